@@ -161,6 +161,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
   shards->require_alike(process());
+  shards->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   if (place && !is_empty) module.to(process().device());
   precision->convert(module);

@@ -186,6 +186,7 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   if (const auto found = scopes_.find(&module); found != scopes_.end()) return found->second.lock();
   auto scopes = std::make_shared<parallel::ForwardScopes>();
   scopes_[&module] = scopes;
+  scopes->output_dtype = options_.output_dtype;
   if (low_weights_) {
     scopes->input_dtype = resolved_.precision == Precision::kFp16 ? at::kHalf : at::kBFloat16;
     scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
@@ -227,6 +228,8 @@ precision::Autocast MixedPrecision::autocast(const std::optional<precision::Auto
 }
 
 void MixedPrecision::convert(torch::nn::Module& module) {
+  const int64_t num_cast = precision::cast_buffers(module, options_.buffers);
+  if (num_cast > 0) log_.info(text(num_cast, " buffers of a model were cast"));
   if (!low_weights_) return;
   if (group_.world_size() > 1) {
     const at::NoGradGuard no_grad;

@@ -47,7 +47,8 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   /// Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
 
-  /// Weights below float32: gives all ranks rank 0's values, then converts the module. Nothing for Weights::kParameter.
+  /// Casts buffers (PrecisionOptions::buffers). Weights below float32: gives all ranks rank 0's values, then converts
+  /// the module. Nothing for Weights::kParameter.
   /// Collective: yes, there. Throws: as LowWeights::convert.
   void convert(torch::nn::Module& module);
   const std::shared_ptr<optim::LowWeights>& low_weights() const noexcept { return low_weights_; }

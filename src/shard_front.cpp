@@ -10,6 +10,7 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
+#include "hasten/parallel/shard/leaf_modules.h"
 #include "hasten/parallel/shard/plugins.h"
 #include "hasten/parallel/shard/step_report.h"
 #include "hasten/process/print.h"
@@ -39,9 +40,16 @@ std::optional<Precision> autocast_precision(const plan::DeepSpeedConfig& config)
 }
 
 std::optional<c10::ScalarType> dtype_of(const std::string& name) {
-  if (name == "fp16" || name == "float16") return c10::kHalf;
-  if (name == "bf16" || name == "bfloat16") return c10::kBFloat16;
-  return name.empty() ? std::nullopt : std::optional(c10::kFloat);
+  const std::string own = plan::short_dtype(name);
+  if (own == "fp16") return c10::kHalf;
+  if (own == "bf16") return c10::kBFloat16;
+  return own.empty() ? std::nullopt : std::optional(c10::kFloat);
+}
+
+checkpoint::TagValidation tag_validation_of(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (name == "IGNORE") return checkpoint::TagValidation::kIgnore;
+  return name == "FAIL" ? checkpoint::TagValidation::kFail : checkpoint::TagValidation::kWarn;
 }
 
 // One line for each value of a configuration: "section.key value".
@@ -122,6 +130,10 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
     if (!wanted && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
   }
   apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
+  // For code of the program that reads the variable, as the peer's plugin sets it.
+  if (options.change_process && options.fsdp && options.fsdp->cpu_ram_efficient_loading) {
+    Environment::of({{"FSDP_CPU_RAM_EFFICIENT_LOADING", fsdp_->cpu_ram_efficient_loading ? "True" : "False"}}).apply();
+  }
   if (fsdp_->activation_checkpointing) {
     options.recompute.enabled = true;
     if (options.recompute.modules.empty())
@@ -137,9 +149,10 @@ void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& option
   options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
   rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
   const auto& policy = given.mixed_precision_policy;
-  if (policy.contains("output_dtype") && fsdp_->mixed_precision_policy->output_dtype != "float32") {
-    options.precision.outputs = precision::Outputs::kAsComputed;
-  }
+  if (policy.contains("output_dtype") && !options.precision.output_dtype)
+    options.precision.output_dtype = dtype_of(fsdp_->mixed_precision_policy->output_dtype);
+  if (policy.contains("buffer_dtype") && !options.precision.buffers.dtype)
+    options.precision.buffers.dtype = dtype_of(fsdp_->mixed_precision_policy->buffer_dtype);
   if (policy.contains("reduce_dtype")) {
     const auto reduce = dtype_of(fsdp_->mixed_precision_policy->reduce_dtype);
     if (reduce != c10::kFloat && !options.ddp.communication_dtype) options.ddp.communication_dtype = reduce;
@@ -147,10 +160,6 @@ void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& option
   if (given.optim_state_dict_config) {
     fsdp_->notes.push_back(
         "optim_state_dict_config has no effect: save_state writes each rank's slices from its memory");
-  }
-  if (policy.contains("buffer_dtype") && fsdp_->mixed_precision_policy->buffer_dtype != "float32") {
-    fsdp_->notes.push_back("buffer_dtype " + fsdp_->mixed_precision_policy->buffer_dtype +
-                           " is ignored: buffers keep their dtype");
   }
   if (fsdp_->cpu_ram_efficient_loading) {
     fsdp_->notes.push_back(
@@ -213,6 +222,11 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
 void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
   const auto communication = dtype_of(resolved.text("communication_data_type"));
   if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;
+  const auto safe = resolved.class_names("torch_autocast.lower_precision_safe_modules");
+  if (resolved.on("torch_autocast.enabled") && !safe.empty() && !communication) {
+    options.ddp.communication_dtype = dtype_of(resolved.text("torch_autocast.dtype"));
+    options.ddp.communication_classes = safe;
+  }
   if (resolved.on("prescale_gradients"))
     options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
   if (resolved.text("gradient_allreduce_op") == "sum") options.ddp.average = false;
@@ -221,6 +235,18 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
     options.ddp.delay_allreduce = true;
   if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
   if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
+  if (resolved.is_given("checkpoint.tag_validation"))
+    options.project.tag_validation = tag_validation_of(resolved.text("checkpoint.tag_validation"));
+  if (resolved.on("dataloader_drop_last")) options.loader.drop_last = true;
+  if (resolved.is_given("activation_checkpointing.number_checkpoints"))
+    options.recompute.num_regions = resolved.count("activation_checkpointing.number_checkpoints");
+  const auto buffers = dtype_of(resolved.text("data_types.buffer_dtype"));
+  if (buffers && !options.precision.buffers.dtype) options.precision.buffers.dtype = buffers;
+  if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) {
+    auto& kept = options.precision.buffers.keep_float32;
+    const auto names = resolved.names("data_types.keep_in_fp32_modules");
+    kept.insert(kept.end(), names.begin(), names.end());
+  }
   if (!resolved.on("fp16.enabled")) return;
   options.precision.cast_inputs = options.precision.cast_inputs || resolved.on("fp16.auto_cast");
   const double fixed = resolved.real("fp16.loss_scale");
@@ -317,6 +343,12 @@ void ShardFront::select(const std::string& name, const std::shared_ptr<parallel:
   }
   throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", did_you_mean(name, names), "; there are ",
                    names.empty() ? "none" : join(names), ".");
+}
+
+void ShardFront::mark_leaf_modules(const torch::nn::Module& module,
+                                   const std::shared_ptr<parallel::Sharding>& sharding) const {
+  if (plugins_.empty() || selected().transformer_moe_cls_names.empty()) return;
+  parallel::set_moe_leaf_modules(sharding, module, selected().transformer_moe_cls_names);
 }
 
 void ShardFront::fill(plan::AutoInputs known) {

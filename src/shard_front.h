@@ -47,6 +47,9 @@ class ShardFront : public std::enable_shared_from_this<ShardFront> {
   /// Selects by name; models prepared from now on follow it. Throws: UsageError with the names there are.
   void select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding);
 
+  /// Makes modules of the selected plugin's transformer_moe_cls_names leaves. Throws: as set_moe_leaf_modules.
+  void mark_leaf_modules(const torch::nn::Module& module, const std::shared_ptr<parallel::Sharding>& sharding) const;
+
   /// Fills "auto" with the values of a call of prepare. Throws: as plan::fill_auto.
   void fill(plan::AutoInputs known);
   /// Throws UsageError at the first backward for what is still "auto".

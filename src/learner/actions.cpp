@@ -129,6 +129,7 @@ Tensors Learner::Impl::call_model(const Tensors& inputs) {
   if (!scopes) return model(inputs);
   const auto scope = scopes->enter(*model.module());
   auto outputs = model(scopes->input_dtype ? precision::cast_inputs(*scopes->input_dtype, inputs) : inputs);
+  if (scopes->output_dtype) return precision::cast_inputs(*scopes->output_dtype, outputs);
   return scopes->float32_outputs ? precision::to_float32(outputs) : outputs;
 }
 

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
+#include "hasten/plan/deepspeed_keys.h"
 #include "hasten/plan/relaxed_json.h"
 
 namespace hasten::plan {
@@ -26,6 +27,12 @@ std::vector<std::string> parts_of(const std::string& key) {
 
 bool is_auto_text(const Value& value) {
   return value.is_string() && value.as_string() == "auto";
+}
+
+// Where "auto" is a value of its own, that nothing fills.
+bool means_auto(const std::string& key) {
+  const auto* known = find_deepspeed_key(key);
+  return known != nullptr && std::string_view(known->otherwise) == "\"auto\"";
 }
 
 bool same_value(const Value& a, const Value& b) {
@@ -175,7 +182,7 @@ void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, s
   const auto [node, last] = find_config_node(key);
   if (node == nullptr) return;
   auto* own = node->find(last);
-  if (own == nullptr) return;
+  if (own == nullptr || means_auto(key)) return;
   const auto given = std::find_if(values.begin(), values.end(), [&](const auto& each) { return each.first == key; });
   if (is_auto_text(*own)) {
     if (given == values.end()) {
@@ -207,7 +214,7 @@ std::vector<std::string> DeepSpeedConfig::auto_keys() const {
   std::vector<std::string> keys;
   auto copy = *this;
   visit(copy.config_, "", [&](const std::string& key) {
-    if (is_auto(key)) keys.push_back(key);
+    if (is_auto(key) && !means_auto(key)) keys.push_back(key);
   });
   return keys;
 }

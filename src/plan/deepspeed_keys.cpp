@@ -16,6 +16,9 @@ constexpr auto kChoice = KeyType::kChoice;
 constexpr auto kSection = KeyType::kSection;
 constexpr auto kFree = KeyType::kFree;
 
+// DeepSpeed's names of them.
+constexpr const char* kDtypes =
+    "fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16";
 constexpr const char* kSlices = "it says how DeepSpeed does inside what slices of one mapping do anyway";
 constexpr const char* kNoGpu = "it is about the path to a GPU";
 constexpr const char* kOperators = "the report lists operators, since modules of C++ have no hooks";
@@ -33,11 +36,10 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"gradient_allreduce_op", kChoice, "\"mean\"", H, "", 0, "mean sum"},
       {"communication_data_type", kChoice, "null", H, "", 0, "fp16 bf16 fp32"},
       {"data_types", kSection, "{}", H},
-      {"data_types.grad_accum_dtype", kChoice, "null", W, "gradients are added up in float32", 0, "fp16 bf16 fp32"},
-      {"data_types.param_dtype", kText, "null", W,
-       "set bf16 or fp16: parameters rest in float32 and are cast once a host"},
-      {"data_types.buffer_dtype", kText, "null", W, "buffers keep their dtype"},
-      {"data_types.keep_in_fp32_modules", kFree, "null", W, "operators decide, by autocast's lists"},
+      {"data_types.grad_accum_dtype", kChoice, "null", H, "", 0, "fp16 bf16 fp32"},
+      {"data_types.param_dtype", kChoice, "null", H, "", 0, kDtypes},
+      {"data_types.buffer_dtype", kChoice, "null", H, "", 0, kDtypes},
+      {"data_types.keep_in_fp32_modules", kFree, "\"auto\"", H},
       {"fp16", kSection, "{}", H},
       {"fp16.enabled", kBool, "false", H},
       {"fp16.auto_cast", kBool, "false", H},
@@ -63,7 +65,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"torch_autocast", kSection, "{}", H},
       {"torch_autocast.enabled", kBool, "false", H},
       {"torch_autocast.dtype", kChoice, "\"bfloat16\"", H, "", 0, "bfloat16 float16 bf16 fp16"},
-      {"torch_autocast.lower_precision_safe_modules", kFree, "null", W, "operators decide, by autocast's lists"},
+      {"torch_autocast.lower_precision_safe_modules", kFree, "null", H},
       {"optimizer", kSection, "{}", H},
       {"optimizer.type", kText, "null", H},
       {"optimizer.params", kFree, "null", H},
@@ -78,7 +80,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"memory_breakdown", kBool, "false", H, ""},
       {"dump_state", kBool, "false", W, kUnused},
       {"log_level", kText, "null", W, "HASTEN_LOG_LEVEL sets it"},
-      {"dataloader_drop_last", kBool, "false", W, "say it of the loader: DataLoaderOptions().drop_last(true)"},
+      {"dataloader_drop_last", kBool, "false", H},
       {"disable_allgather", kBool, "false", W, kSlices},
       {"disable_python_gc", kBool, "false", W, kUnused},
       {"vocabulary_size", kFree, "null", W, kUnused},
@@ -111,8 +113,7 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.stage3_param_persistence_threshold", kCount, "100000", N},
       {"zero_optimization.stage3_model_persistence_threshold", kCount, "9223372036854775807", N},
       {"zero_optimization.stage3_max_live_parameters", kCount, "1000000000", N},
-      {"zero_optimization.stage3_max_reuse_distance", kCount, "1000000000", W,
-       "units stay as long as stage3_max_live_parameters allows"},
+      {"zero_optimization.stage3_max_reuse_distance", kCount, "1000000000", N},
       {"zero_optimization.stage3_module_granularity_threshold", kCount, "0", W, "units do not follow modules"},
       {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kBool, "false", W, kSlices},
       {"zero_optimization.stage3_allgather_sequential", kBool, "false", W, kSlices},
@@ -136,10 +137,10 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.pipeline_loading_checkpoint", kBool, "false", W, kUnused},
       {"zero_optimization.override_module_apply", kBool, "true", W, kSlices},
       {"zero_optimization.fast_init", kBool, "false", W, kSlices},
-      {"zero_optimization.leaf_module", kSection, "null", W, "a rank may use any parameters in any order"},
-      {"zero_optimization.leaf_module.classes", kFree, "null", W, "a rank may use any parameters in any order"},
-      {"zero_optimization.leaf_module.names", kFree, "null", W, "a rank may use any parameters in any order"},
-      {"zero_optimization.leaf_module.name_suffixes", kFree, "null", W, "a rank may use any parameters in any order"},
+      {"zero_optimization.leaf_module", kSection, "null", N},
+      {"zero_optimization.leaf_module.classes", kFree, "null", N},
+      {"zero_optimization.leaf_module.names", kFree, "null", N},
+      {"zero_optimization.leaf_module.name_suffixes", kFree, "null", N},
       {"zero_optimization.log_trace_cache_warnings", kBool, "false", W, "the order of units is learnt anew by itself"},
       {"zero_optimization.enable_sanity_checks", kBool, "false", W, "an Accelerator's collectives are always checked"},
       {"zero_optimization.offload_param.device", kChoice, "\"none\"", H, "", 0, "none cpu nvme"},
@@ -157,7 +158,7 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.offload_optimizer.fast_init", kBool, "false", W, kUnused},
       {"zero_optimization.offload_optimizer.ratio", kReal, "1.0", W, kNoGpu},
       {"zero_optimization.offload_optimizer.super_offload", kBool, "false", W, kNoGpu},
-      {"zero_optimization.offload_optimizer.cpuadam_cores_perc", kReal, "0.8", W, "set the threads by OMP_NUM_THREADS"},
+      {"zero_optimization.offload_optimizer.cpuadam_cores_perc", kReal, "0.8", H},
   };
   keys.insert(keys.end(), own.begin(), own.end());
 }
@@ -173,16 +174,14 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"aio.overlap_events", kBool, "true", W, kUnused},
       {"aio.use_gds", kBool, "false", W, kNoGpu},
       {"checkpoint", kSection, "{}", H},
-      {"checkpoint.tag_validation", kChoice, "\"WARN\"", W, "save_state compares the paths of all ranks", 0,
-       "WARN IGNORE FAIL"},
+      {"checkpoint.tag_validation", kChoice, "\"WARN\"", H, "", 0, "WARN IGNORE FAIL"},
       {"checkpoint.load_universal", kBool, "false", W, "states load on any number of ranks"},
       {"checkpoint.use_node_local_storage", kBool, "false", H},
       {"checkpoint.parallel_write", kFree, "null", W, kUnused},
-      {"activation_checkpointing", kSection, "{}", W,
-       "AcceleratorOptions::recompute asks for it, as calls of deepspeed.checkpointing.checkpoint do"},
+      {"activation_checkpointing", kSection, "{}", H},
       {"activation_checkpointing.partition_activations", kBool, "false", W, "a region's inputs are whole on each rank"},
-      {"activation_checkpointing.cpu_checkpointing", kBool, "false", W, "activations are on the CPU already"},
-      {"activation_checkpointing.number_checkpoints", kFree, "null", W, "RecomputeOptions::modules names the regions"},
+      {"activation_checkpointing.cpu_checkpointing", kBool, "false", H},
+      {"activation_checkpointing.number_checkpoints", kCount, "null", H, "", 1},
       {"activation_checkpointing.contiguous_memory_optimization", kBool, "false", W, kUnused},
       {"activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", W, kUnused},
       {"activation_checkpointing.profile", kBool, "false", W, kUnused},

@@ -71,6 +71,7 @@ class DeepSpeedResolver {
     precision();
     optimizer();
     ranges();
+    lists();
     if (problems_.empty()) refusals();
     if (problems_.empty()) batch(needs_batch);
     if (problems_.empty()) return std::move(resolved_);
@@ -185,6 +186,11 @@ class DeepSpeedResolver {
     if (fp16 && resolved_.real("fp16.loss_scale") == 0 && resolved_.count("fp16.loss_scale_window") <= 0) {
       problems_.push_back("fp16.loss_scale_window is 0; expected above 0 where loss_scale is 0 (dynamic)");
     }
+    const std::string accumulates = resolved_.text("data_types.grad_accum_dtype");
+    if (accumulates == "fp16" || accumulates == "bf16") {
+      resolved_.notes.push_back(text("data_types.grad_accum_dtype ", accumulates,
+                                     ": gradients are added up in float32, the parameters' own"));
+    }
   }
 
   void optimizer() {
@@ -201,6 +207,25 @@ class DeepSpeedResolver {
     const auto* ratio = find("zero_optimization.offload_optimizer.ratio");
     if (ratio != nullptr && ratio->as_double() > 1) {
       problems_.push_back(text("zero_optimization.offload_optimizer.ratio is ", ratio->to_json(), "; expected 0 to 1"));
+    }
+    const auto* cores = find("zero_optimization.offload_optimizer.cpuadam_cores_perc");
+    if (cores != nullptr && cores->as_double() > 1) {
+      problems_.push_back(text("zero_optimization.offload_optimizer.cpuadam_cores_perc is ", cores->to_json(),
+                               "; expected a part of the cores, 0 to 1"));
+    }
+  }
+
+  // Lists of names; leaf_module takes a single one as well.
+  void lists() {
+    const std::string leaf = "zero_optimization.leaf_module.";
+    for (const std::string& key :
+         {std::string("data_types.keep_in_fp32_modules"), std::string("torch_autocast.lower_precision_safe_modules"),
+          leaf + "classes", leaf + "names", leaf + "name_suffixes"}) {
+      const auto* value = find(key);
+      if (value == nullptr || (key.starts_with(leaf) && value->is_string())) continue;
+      const bool is_list = value->is_list() && std::all_of(value->as_list().begin(), value->as_list().end(),
+                                                           [](const Value& each) { return each.is_string(); });
+      if (!is_list) problems_.push_back(text(key, " is ", value->to_json(), "; expected a list of names"));
     }
   }
 
@@ -220,6 +245,12 @@ class DeepSpeedResolver {
     }
     if (!resolved_.on(zero + "compute_grad_norm") && resolved_.real("gradient_clipping") > 0) {
       all.push_back("zero_optimization.compute_grad_norm is false, but gradient_clipping needs the norm");
+    }
+    const std::string param = short_dtype(resolved_.text("data_types.param_dtype"));
+    const std::string mode = resolved_.on("fp16.enabled") ? "fp16" : resolved_.on("bf16.enabled") ? "bf16" : "fp32";
+    if (!param.empty() && param != mode) {
+      all.push_back(text("data_types.param_dtype is ", param, ", and fp16.enabled and bf16.enabled make it ", mode,
+                         ". Enable ", param == "fp32" ? "neither" : param, " there, or leave param_dtype out"));
     }
     if (resolved_.text("gradient_allreduce_op") == "sum" && resolved_.stage == 3) {
       all.push_back("gradient_allreduce_op is \"sum\" at stage 3, which takes the mean");
@@ -275,6 +306,29 @@ double ResolvedDeepSpeed::real(const std::string& key) const {
 }
 std::string ResolvedDeepSpeed::text(const std::string& key) const {
   return at(key).is_string() ? at(key).as_string() : "";
+}
+
+std::vector<std::string> ResolvedDeepSpeed::names(const std::string& key) const {
+  const Value& value = at(key);
+  if (value.is_string() && value.as_string() != "auto") return {value.as_string()};
+  std::vector<std::string> all;
+  for (const auto& each : value.is_list() ? value.as_list() : Value::List()) all.push_back(each.as_string());
+  return all;
+}
+
+std::vector<std::string> ResolvedDeepSpeed::class_names(const std::string& key) const {
+  auto all = names(key);
+  for (auto& name : all) {
+    if (name.find("::") == std::string::npos) name = name.substr(name.rfind('.') + 1);
+  }
+  return all;
+}
+
+std::string short_dtype(const std::string& name) {
+  const std::string own = name.starts_with("torch.") ? name.substr(6) : name;
+  if (own == "float16" || own == "half") return "fp16";
+  if (own == "bfloat16") return "bf16";
+  return own == "float32" || own == "float" ? "fp32" : own;
 }
 
 bool ResolvedDeepSpeed::is_given(const std::string& key) const {

@@ -5,6 +5,9 @@
 #include <ATen/ops/cat.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
+#include <regex>
+
 #include "hasten/core/error.h"
 
 namespace hasten::precision {
@@ -41,6 +44,50 @@ void convert(torch::nn::Module& module, at::ScalarType dtype, const ConvertOptio
     if (!options.keep_batchnorm || !is_batch_norm(*each)) convert_own(*each, dtype);
   }
   if (!options.keep_batchnorm || !is_batch_norm(module)) convert_own(module, dtype);
+}
+
+namespace {
+
+std::vector<std::regex> patterns_of(const std::vector<std::string>& texts) {
+  std::vector<std::regex> patterns;
+  for (const auto& text : texts) {
+    std::string words;
+    for (const char letter : text) words += letter == '*' ? std::string(".*") : std::string(1, letter);
+    try {
+      patterns.emplace_back(words, std::regex::ECMAScript);
+    } catch (const std::regex_error& error) {
+      throw UsageError(Origin{"precision"}, "'", text, "' is no pattern of buffers' names: ", error.what(),
+                       ". Write a name, with * for any characters.");
+    }
+  }
+  return patterns;
+}
+
+}  // namespace
+
+int64_t cast_buffers(torch::nn::Module& module, const BufferCasts& casts) {
+  const at::NoGradGuard no_grad;
+  const auto patterns = patterns_of(casts.keep_float32);
+  int64_t count = 0;
+  const auto cast_own = [&](const torch::nn::Module& owner, const std::string& prefix) {
+    const bool has_statistics = owner.name().find("BatchNorm") != std::string::npos;
+    for (const auto& item : owner.named_buffers(/*recurse=*/false)) {
+      at::Tensor buffer = item.value();
+      if (!buffer.defined() || buffer.is_meta() || !buffer.is_floating_point()) continue;
+      const bool stays = std::any_of(patterns.begin(), patterns.end(), [&](const std::regex& pattern) {
+        return std::regex_search(prefix + item.key(), pattern);
+      });
+      auto dtype = has_statistics ? buffer.scalar_type() : casts.dtype.value_or(buffer.scalar_type());
+      if (stays) dtype = at::kFloat;
+      if (buffer.scalar_type() == dtype) continue;
+      buffer.set_data(buffer.to(dtype));
+      ++count;
+    }
+  };
+  cast_own(module, "");
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))
+    cast_own(*item.value(), item.key() + '.');
+  return count;
 }
 
 void batch_norms_to_float(torch::nn::Module& module) {

@@ -107,6 +107,48 @@ TEST(UnitPager, FillsAheadOnRequestAlone) {
   pager.resume();
 }
 
+// Fills of one step that reads unit 0 once more, after three others, once the order is known.
+int fills_of_a_step(int64_t max_reuse_bytes) {
+  Paged paged(5);
+  UnitPager pager(paged.options);
+  pager.keep_reused(max_reuse_bytes);
+  int before = 0;
+  for (int step = 0; step < 3; ++step) {
+    before = paged.num_fills;
+    for (const size_t unit : {0, 1, 2, 3, 0, 4}) {
+      pager.touch(unit, false);
+      EXPECT_EQ(paged.at(unit), static_cast<int>(unit) + 1);
+    }
+    pager.pause();
+    pager.drop();
+    pager.resume();
+  }
+  return paged.num_fills - before;
+}
+
+TEST(UnitPager, AUnitThatIsReusedWithinTheDistanceStays) {
+  constexpr int64_t kUnit = 2 * kPageBytes;
+  EXPECT_EQ(fills_of_a_step(0), 6);
+  // Two units are held: at the fill of 2, unit 0 has to go or stay, and unit 3 comes before it.
+  EXPECT_EQ(fills_of_a_step(kUnit), 5);
+  EXPECT_EQ(fills_of_a_step(kUnit - 1), 6);
+}
+
+TEST(UnitPager, AnotherOrderThanTheLastOneKeepsNothing) {
+  Paged paged(5);
+  UnitPager pager(paged.options);
+  pager.keep_reused(100 * kPageBytes);
+  for (const size_t unit : {0, 1, 2, 3}) pager.touch(unit, false);
+  pager.pause();
+  pager.drop();
+  pager.resume();
+  for (const size_t unit : {1, 4, 2, 3}) pager.touch(unit, false);
+  EXPECT_LE(pager.counts().max_held_bytes, 4 * 2 * kPageBytes);
+  const int before = paged.num_fills;
+  pager.touch(1, false);
+  EXPECT_EQ(paged.num_fills, before + 1);
+}
+
 TEST(UnitPager, AfterDropTheValuesAreNew) {
   Paged paged(2);
   UnitPager pager(paged.options);

@@ -133,9 +133,43 @@ TEST(DeepSpeedConfig, what_the_engine_lacks_is_refused_by_name) {
       HasSubstr("compute_grad_norm"));
   EXPECT_THAT(refused(R"({"train_batch_size": 8, "sequence_parallel_size": 2})"), HasSubstr("sequence_parallel_size"));
   EXPECT_EQ(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3}})"), "nothing was thrown");
+  EXPECT_THAT(refused(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": "half"}})"),
+              AllOf(HasSubstr("param_dtype is fp16"), HasSubstr("make it bf16")));
+  EXPECT_THAT(refused(R"({"train_batch_size": 8, "data_types": {"param_dtype": "bf16"}})"), HasSubstr("make it fp32"));
+  EXPECT_EQ(refused(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "data_types": {"param_dtype": "float16"}})"),
+            "nothing was thrown");
   EXPECT_THAT(message_of<UsageError>(
                   [] { resolve_deepspeed(config_of(R"({"train_batch_size": 8, "amp": {"enabled": true}})"), 1); }),
               HasSubstr("mixed_precision"));
+}
+
+TEST(DeepSpeedConfig, a_gradient_dtype_that_is_not_float32_is_a_line_in_the_log) {
+  const auto notes = [](const std::string& dtype) {
+    return resolve_deepspeed(
+               config_of(R"({"train_batch_size": 8, "data_types": {"grad_accum_dtype": ")" + dtype + "\"}}"), 2)
+        .notes;
+  };
+  EXPECT_TRUE(notes("fp32").empty());
+  EXPECT_THAT(notes("bf16"), ::testing::ElementsAre(HasSubstr("bf16: gradients are added up in float32")));
+}
+
+TEST(DeepSpeedConfig, lists_are_lists_of_names_and_auto_modules_wait_for_nothing) {
+  EXPECT_THAT(message_of<UsageError>([] {
+                resolve_deepspeed(config_of(R"({"train_batch_size": 8, "data_types": {"keep_in_fp32_modules": [1]},
+      "torch_autocast": {"lower_precision_safe_modules": "torch.nn.Linear"},
+      "zero_optimization": {"leaf_module": {"names": 3}, "offload_optimizer": {"cpuadam_cores_perc": 1.5}}})"),
+                                  2);
+              }),
+              AllOf(HasSubstr("keep_in_fp32_modules is [1]; expected a list of names"),
+                    HasSubstr("lower_precision_safe_modules is"), HasSubstr("leaf_module.names is 3"),
+                    HasSubstr("cpuadam_cores_perc is 1.5")));
+  const auto config = config_of(R"({"train_batch_size": 8, "data_types": {"keep_in_fp32_modules": "auto"},
+      "zero_optimization": {"leaf_module": {"classes": ["a.b.Moe"], "names": "experts"}}})");
+  EXPECT_TRUE(config.auto_keys().empty());
+  const auto resolved = resolve_deepspeed(config, 2);
+  EXPECT_TRUE(resolved.names("data_types.keep_in_fp32_modules").empty());
+  EXPECT_THAT(resolved.class_names("zero_optimization.leaf_module.classes"), ::testing::ElementsAre("Moe"));
+  EXPECT_THAT(resolved.names("zero_optimization.leaf_module.names"), ::testing::ElementsAre("experts"));
 }
 
 TEST(DeepSpeedConfig, every_key_has_a_default_of_its_type_and_one_place) {

@@ -111,6 +111,16 @@ class Checkpoints {
   /// CommError.
   Loaded load_state(const std::string& path = {}, const LoadOptions& options = {});
 
+  /// save_state to dir/tag, and then the tag to the file dir/latest, by DeepSpeed's names. Without a tag it is
+  /// global_step{n} of step(). If ranks name different tags, ProjectConfiguration::tag_validation says what happens.
+  /// Returns the tag.
+  /// Collective: yes. Blocks: until the folder is complete on disk. Throws: as save_state; UsageError with both tags
+  /// where they are compared, or for a tag that is no name of a folder.
+  std::string save_checkpoint(const std::string& dir, const std::string& tag = {}, const SaveOptions& options = {});
+  /// load_state of dir/tag; without a tag, of the one that dir/latest names. DeepSpeed's own folders are read as well.
+  /// Collective: yes. Blocks: as load_state. Throws: as load_state; UsageError if dir has no latest.
+  Loaded load_checkpoint(const std::string& dir, const std::string& tag = {}, const LoadOptions& options = {});
+
   /// load_state of the newest complete checkpoint, or of a step's; nothing if there is none. A damaged one is skipped
   /// with a warning. Collective: yes. Blocks: as load_state. Throws: as load_state.
   std::optional<Loaded> resume(const ResumeOptions& options = {});

@@ -13,6 +13,10 @@
 
 namespace hasten::checkpoint {
 
+/// What happens if ranks name different tags in save_checkpoint (DeepSpeed's checkpoint.tag_validation). Rank 0's
+/// counts.
+enum class TagValidation { kIgnore, kWarn, kFail };
+
 /// Accelerate's ProjectConfiguration: where a run's files go.
 struct ProjectConfiguration {
   /// The run's folder; made when it is first needed.
@@ -29,6 +33,7 @@ struct ProjectConfiguration {
   int64_t iteration = 0;
   /// save() writes on the first process of each host instead of the first of all.
   bool save_on_each_node = false;
+  TagValidation tag_validation = TagValidation::kWarn;
   /// How long rank 0 waits for the other ranks' files.
   std::chrono::seconds save_timeout = std::chrono::minutes(30);
   /// How long other hosts wait for a folder that rank 0 has made, before each host saves into its own.

@@ -82,6 +82,10 @@ class ResolvedDeepSpeed {
   int64_t count(const std::string& key) const;
   double real(const std::string& key) const;
   std::string text(const std::string& key) const;
+  /// Returns a list of names; a single one where text is written, none for "auto" and null.
+  std::vector<std::string> names(const std::string& key) const;
+  /// Returns the same for classes, without Python's packages: "Linear" for "torch.nn.Linear".
+  std::vector<std::string> class_names(const std::string& key) const;
   /// Returns true if a key was written, and not "auto".
   bool is_given(const std::string& key) const;
 
@@ -101,6 +105,10 @@ class ResolvedDeepSpeed {
 /// written. `needs_batch`: the batch numbers must be there. Collective: no. Blocks: no. Throws: UsageError with all
 /// problems, each with its key.
 ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_size, bool needs_batch = true);
+
+/// Returns "fp32", "fp16" or "bf16" for DeepSpeed's names of these dtypes ("torch.half"); other text as it is.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::string short_dtype(const std::string& name);
 
 /// Throws UsageError with all refusals of a resolved configuration; nothing if there are none.
 void require_supported(const ResolvedDeepSpeed& resolved, const DeepSpeedConfig& config);

@@ -6,6 +6,8 @@
 
 #include <torch/nn/module.h>
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,21 @@ struct ConvertOptions {
 /// may be made before or after. Apex's convert_network and convert_module.
 /// Collective: no. Blocks: no. Throws: nothing.
 void convert(torch::nn::Module& module, at::ScalarType dtype, const ConvertOptions& options = {});
+
+/// How the floating-point buffers of a model are cast.
+struct BufferCasts {
+  /// Unset: they keep their dtypes. The statistics of batch norms keep theirs in any case: libtorch's kernels need
+  /// float32 ones beside float32 weights.
+  std::optional<at::ScalarType> dtype = {};
+  /// Whole names of buffers in which one of these patterns is found stay, or become, float32. '*' stands for any
+  /// characters, the rest is ECMAScript.
+  std::vector<std::string> keep_float32 = {};
+};
+
+/// Casts the module's buffers in place; they keep their identity. FSDP's buffer_dtype, DeepSpeed's data_types. Returns
+/// the number of buffers that have changed.
+/// Collective: no. Blocks: no. Throws: UsageError for text that is no pattern.
+int64_t cast_buffers(torch::nn::Module& module, const BufferCasts& casts);
 
 /// Float32 batch norms inside a converted model (Apex's BN_convert_float).
 /// Collective: no. Blocks: no. Throws: nothing.

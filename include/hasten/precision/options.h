@@ -5,6 +5,8 @@
 
 #include <optional>
 
+#include "hasten/precision/convert.h"
+
 namespace hasten::precision {
 
 /// The dtype of what `model(x)` returns. kFloat32: half-precision outputs become float32, as Accelerate's. kAsComputed:
@@ -19,6 +21,11 @@ enum class Weights { kParameter, kMaster, kSplit, kStochastic, kKahan };
 
 struct PrecisionOptions {
   Outputs outputs = Outputs::kFloat32;
+  /// Floating-point tensors of what `model(x)` returns are cast to this dtype, instead of `outputs` (FSDP's
+  /// output_dtype). Also without mixed precision.
+  std::optional<c10::ScalarType> output_dtype = {};
+  /// How buffers of models are cast when they are prepared.
+  BufferCasts buffers = {};
   /// Floating tensors among the inputs of a prepared model are cast to mixed_precision's dtype (FSDP's
   /// cast_forward_inputs). False: operators cast them, by autocast's lists.
   bool cast_inputs = false;

@@ -148,6 +148,15 @@ std::vector<std::string> empty_tensors(const torch::nn::Module& module) {
   return names;
 }
 
+std::vector<std::string> unknown_tensors(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : named_tensors(module)) {
+    const bool is_known = !item.tensor.is_meta() || interception::find_interceptor<EmptyTensor>(item.tensor) != nullptr;
+    if (!is_known) names.push_back(item.name);
+  }
+  return names;
+}
+
 std::vector<std::string> materialize(torch::nn::Module& module, const MaterializeOptions& options) {
   // By tape, so that what was constructed together is replayed together, in its order.
   std::unordered_map<std::shared_ptr<const ConstructionTape>, std::vector<at::Tensor>> wanted;

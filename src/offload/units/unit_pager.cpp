@@ -91,6 +91,11 @@ struct UnitPager::Impl {
   std::atomic<int64_t> fills{0}, found{0}, faults{0}, max_held{0};
   std::mutex error_mutex;
   std::exception_ptr error;
+  /// The order of uses, for keep_reused: since the last drop, and between the two before.
+  std::atomic<int64_t> max_reuse_bytes{0};
+  std::atomic<size_t> last_used{SIZE_MAX};
+  std::mutex uses_mutex;
+  std::vector<size_t> uses, earlier_uses;
   /// The rest is the thread's, or its owner's while the thread rests.
   std::deque<size_t> held;
   int64_t held_bytes = 0;
@@ -185,6 +190,7 @@ struct UnitPager::Impl {
     own[unit].since = Clock::now();
     own[unit].readable.store(1);
     wake_all(own[unit].readable);
+    note_use(unit);
     if (last != SIZE_MAX) successors[{before_last, last}] = unit;
     before_last = std::exchange(last, unit);
     make_room(unit);
@@ -257,14 +263,38 @@ struct UnitPager::Impl {
     return many && held_bytes + more > options.max_live_bytes;
   }
 
+  // A use in the program's thread, or the fill that a fault waits for.
+  void note_use(size_t unit) {
+    if (max_reuse_bytes.load() == 0 || last_used.exchange(unit) == unit) return;
+    const std::lock_guard lock(uses_mutex);
+    uses.push_back(unit);
+  }
+
+  // Units that come within max_reuse_bytes, if the program goes on as it did before the last drop.
+  std::vector<bool> soon_reused() {
+    std::vector<bool> soon(own.size());
+    if (max_reuse_bytes.load() == 0) return soon;
+    const std::lock_guard lock(uses_mutex);
+    const size_t done = uses.size();
+    if (done > earlier_uses.size() || !std::equal(uses.begin(), uses.end(), earlier_uses.begin())) return soon;
+    int64_t distance = 0;
+    for (size_t i = done; i < earlier_uses.size(); ++i) {
+      if (distance > max_reuse_bytes.load()) break;
+      soon[earlier_uses[i]] = true;
+      distance += options.units[earlier_uses[i]].num_bytes;
+    }
+    return soon;
+  }
+
   // The oldest go. The unit in use and the one before stay, since an operator may read both. If several threads wait
   // for units, each of them gets the time to read its own.
   void make_room(size_t unit) {
     constexpr auto kGrace = std::chrono::milliseconds(5);
     const auto recently = waiting.load() > 1 ? Clock::now() - kGrace : Clock::time_point::max();
+    const auto soon = soon_reused();
     for (size_t i = 0; i < held.size() && is_full(0);) {
       const bool is_new = recently != Clock::time_point::max() && own[held[i]].since > recently;
-      if (held[i] == unit || held[i] == before_last || is_new) {
+      if (held[i] == unit || held[i] == before_last || is_new || soon[held[i]]) {
         ++i;
         continue;
       }
@@ -342,13 +372,17 @@ void UnitPager::fill_next() noexcept {
 
 void UnitPager::touch(size_t unit, bool fills_ahead) {
   auto& own = *impl_;
-  if (own.own.at(unit).readable.load() != 0) return;
+  if (own.own.at(unit).readable.load() != 0) return own.note_use(unit);
   own.brings_next.store(fills_ahead);
   if (own.await(unit)) return;
   const std::lock_guard lock(own.error_mutex);
   if (own.error) std::rethrow_exception(own.error);
   throw CommError(Origin{"offload"}, "unit", "a unit of parameters did not come within ",
                   std::chrono::duration_cast<std::chrono::seconds>(own.options.timeout).count(), " s");
+}
+
+void UnitPager::keep_reused(int64_t max_bytes) {
+  impl_->max_reuse_bytes.store(std::max<int64_t>(0, max_bytes));
 }
 
 void UnitPager::pause() {
@@ -366,6 +400,9 @@ void UnitPager::drop() {
   for (const size_t unit : own.held) own.give_back(unit);
   own.held.clear();
   own.last = own.before_last = SIZE_MAX;
+  const std::lock_guard lock(own.uses_mutex);
+  own.last_used.store(SIZE_MAX);
+  own.earlier_uses = std::exchange(own.uses, {});
 }
 
 void UnitPager::resume() {

@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "parallel/ddp/sparse_gradient.h"
+#include "parallel/ddp/wire_dtype.h"
 #include "parallel/parameters/parameter_sync.h"
 
 namespace hasten::parallel {
@@ -40,7 +41,8 @@ Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm:
       settings_(settings),
       check_(std::move(check)),
       logger_("ddp", {group.rank(), group.world_size()}),
-      warned_(parameters_.names.size()) {
+      warned_(parameters_.names.size()),
+      travels_low_(in_communication_dtype(parameters_, options_)) {
   std::set<size_t> in_unit;
   for (const auto& unit : options_.exchange ? options_.exchange->units() : BucketPlan{}) {
     in_unit.insert(unit.begin(), unit.end());
@@ -64,6 +66,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   for (auto& members : plan) {
     for (size_t& member : members) member = order[order.size() - 1 - member];
   }
+  plan = split_by_wire(plan, travels_low_);
   if (plan == plan_ && !buckets_.empty()) return;
   // Gradients move out before the old memory goes and the new one is taken, so that both fit where one did.
   for (size_t i = 0; i < places_.size(); ++i) {
@@ -92,7 +95,10 @@ void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
     places_[members[index]] = {bucket, index};
   }
   const auto dtype = tensors.front().scalar_type();
-  const auto wire = c10::isFloatingType(dtype) ? options_.communication_dtype.value_or(dtype) : dtype;
+  std::vector<bool> in_wire;
+  for (const size_t member : members) in_wire.push_back(travels_low_[member]);
+  const bool any_low = std::find(in_wire.begin(), in_wire.end(), true) != in_wire.end();
+  const auto wire = any_low ? *options_.communication_dtype : dtype;
   const bool has_tail = tail_bucket_ == kNoBucket && (is_unit || (can_carry_tail(wire) && can_carry_tail(dtype)));
   if (has_tail) tail_bucket_ = bucket;
   const bool on_cpu = tensors.front().is_cpu();
@@ -100,9 +106,9 @@ void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
                         !options_.comm_hook && !options_.gradient_predivide_factor;
   plan_.push_back(std::move(members));
   if (is_unit) {
-    const auto in_wire = wire == dtype ? std::nullopt : std::optional(wire);
-    buckets_.push_back(
-        options_.exchange->make_bucket(bucket, {.has_tail = has_tail, .wire_dtype = in_wire, .averages = averages}));
+    const auto wire_dtype = wire == dtype ? std::nullopt : std::optional(wire);
+    buckets_.push_back(options_.exchange->make_bucket(
+        bucket, {.has_tail = has_tail, .wire_dtype = wire_dtype, .in_wire = std::move(in_wire), .averages = averages}));
     return;
   }
   const BucketSettings settings{has_tail, wire, averages, on_cpu ? gradient_allocator_ : nullptr};

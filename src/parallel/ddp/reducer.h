@@ -94,6 +94,8 @@ class Reducer {
   int64_t num_steps_ = 0;
   bool had_gradients_ = false;
   std::vector<bool> warned_;
+  /// For each parameter, whether its gradient travels in communication_dtype.
+  std::vector<bool> travels_low_;
   at::Tensor packed_buffers_;
   std::optional<comm::Work<>> buffers_work_;
 };

@@ -21,6 +21,8 @@ struct ReducerBucketSettings {
   bool has_tail = false;
   /// Gradients travel in this dtype; unset: in that of the parameters.
   std::optional<c10::ScalarType> wire_dtype = {};
+  /// Which of a unit's gradients do; empty: all of them.
+  std::vector<bool> in_wire = {};
   /// If true, the exchange gives the mean, and gradients go into it as they are. Otherwise it gives the sum of the
   /// values that take() has scaled.
   bool averages = false;

@@ -4,7 +4,10 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+
+#include "hasten/plan/module_tree.h"
 
 namespace hasten::parallel {
 namespace {
@@ -27,11 +30,21 @@ std::set<const c10::TensorImpl*> with_sparse_gradients(const torch::nn::Module& 
   return sparse;
 }
 
+std::map<const c10::TensorImpl*, std::string> classes_of_owners(const torch::nn::Module& module) {
+  std::map<const c10::TensorImpl*, std::string> classes;
+  module.apply([&](const torch::nn::Module& part) {
+    for (const auto& parameter : part.parameters(/*recurse=*/false))
+      classes.emplace(parameter.unsafeGetTensorImpl(), plan::short_class_name(part.name()));
+  });
+  return classes;
+}
+
 }  // namespace
 
 ParameterSet ParameterSet::of(const torch::nn::Module& module,
                               const std::function<bool(const at::Tensor&)>& leave_out) {
   const auto sparse = with_sparse_gradients(module);
+  const auto classes = classes_of_owners(module);
   std::set<const c10::TensorImpl*> seen;
   ParameterSet parameter_set;
   for (const auto& item : module.named_parameters()) {
@@ -41,6 +54,7 @@ ParameterSet ParameterSet::of(const torch::nn::Module& module,
     parameter_set.names.push_back(item.key());
     parameter_set.tensors.push_back(parameter);
     parameter_set.sparse.push_back(sparse.contains(identity));
+    parameter_set.classes.push_back(classes.at(identity));
   }
   return parameter_set;
 }

@@ -19,6 +19,8 @@ struct ParameterSet {
   std::vector<at::Tensor> tensors = {};
   /// Whether its module makes sparse gradients (Embedding and EmbeddingBag with sparse(true)).
   std::vector<bool> sparse = {};
+  /// The class of the first module that has it, without namespace and "Impl".
+  std::vector<std::string> classes = {};
 
   /// Returns the tensors, undefined where gradients are sparse.
   std::vector<at::Tensor> dense() const;

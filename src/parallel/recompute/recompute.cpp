@@ -94,12 +94,15 @@ std::vector<std::shared_ptr<Module>> modules_of_regions(Module& module, const Re
 
 class RecomputeHook : public ForwardHook {
  public:
-  explicit RecomputeHook(std::vector<std::shared_ptr<Module>> modules) : modules_(std::move(modules)) {}
+  RecomputeHook(std::vector<std::shared_ptr<Module>> modules, int64_t num_regions)
+      : modules_(std::move(modules)),
+        num_regions_(std::min(num_regions > 0 ? static_cast<size_t>(num_regions) : modules_.size(), modules_.size())) {}
 
   std::unique_ptr<Entered> enter(Module& module) override {
     if (!at::GradMode::is_enabled()) return nullptr;
     Regions regions;  // anew each time: a program may have put in other parameters
-    for (size_t i = 0; i < modules_.size(); ++i) add_region(*modules_[i], regions, static_cast<int>(i));
+    for (size_t i = 0; i < modules_.size(); ++i)
+      add_region(*modules_[i], regions, static_cast<int>(i * num_regions_ / modules_.size()));
     add_region(module, regions, modules_.empty() ? 0 : RecomputeRecorder::kNoRegion);
     return std::make_unique<Scope>(std::make_shared<RecomputeRecorder>(std::move(regions)));
   }
@@ -110,6 +113,7 @@ class RecomputeHook : public ForwardHook {
     RecorderScope scope;
   };
   std::vector<std::shared_ptr<Module>> modules_;
+  size_t num_regions_;
 };
 
 }  // namespace
@@ -126,8 +130,12 @@ RecomputeRegion::RecomputeRegion() {
 RecomputeRegion::~RecomputeRegion() = default;
 
 std::shared_ptr<ForwardHook> recompute_hook(Module& module, const RecomputeOptions& options) {
+  if (options.num_regions < 0) {
+    throw UsageError(kOrigin, "RecomputeOptions::num_regions is ", options.num_regions,
+                     "; expected 0 for a region each, or the most regions.");
+  }
   require_recompute_engine();
-  return std::make_shared<RecomputeHook>(modules_of_regions(module, options));
+  return std::make_shared<RecomputeHook>(modules_of_regions(module, options), options.num_regions);
 }
 
 RecomputeCounts recompute_counts() noexcept {

@@ -85,6 +85,27 @@ std::vector<std::vector<size_t>> group_by_size(const std::vector<ShardItem>& ite
   return groups;
 }
 
+std::vector<std::vector<size_t>> gather_leaves(const std::vector<std::vector<size_t>>& groups,
+                                               const std::vector<int>& leaves) {
+  std::map<int, size_t> place_of;
+  std::vector<std::vector<size_t>> gathered;
+  for (const auto& group : groups) {
+    const size_t own = gathered.size();
+    gathered.emplace_back();
+    for (const size_t item : group) {
+      if (leaves[item] < 0) {
+        gathered[own].push_back(item);
+        continue;
+      }
+      const auto [place, is_new] = place_of.emplace(leaves[item], gathered.size());
+      if (is_new) gathered.emplace_back();
+      gathered[place->second].push_back(item);
+    }
+  }
+  std::erase_if(gathered, [](const auto& group) { return group.empty(); });
+  return gathered;
+}
+
 ShardInterval owned_interval(const ShardPlan& plan, const std::vector<ShardItem>& items, size_t item, int owner) {
   const auto [unit, index] = plan.places[item];
   const int64_t share = plan.units[unit].share, offset = plan.units[unit].offsets[index];

@@ -48,6 +48,8 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
   if (resolved.is_given(path + ".buffer_count")) {
     options.num_buffers = static_cast<int>(std::clamp<int64_t>(resolved.count(path + ".buffer_count"), 2, 64));
   }
+  if (section == "offload_optimizer" && resolved.is_given(path + ".cpuadam_cores_perc"))
+    options.step_cores = resolved.real(path + ".cpuadam_cores_perc");
   return options;
 }
 
@@ -113,6 +115,12 @@ ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::
   if (resolved.count("zero_optimization.zero_hpz_partition_size") > 1) base.across_hosts = false;
   base.max_live_bytes = times(resolved.count("zero_optimization.stage3_max_live_parameters"), bytes);
   base.prefetch_bytes = times(resolved.count("zero_optimization.stage3_prefetch_bucket_size"), bytes);
+  // Written alone: the peer's default keeps all units of a smaller model, whatever stage3_max_live_parameters is.
+  if (resolved.is_given("zero_optimization.stage3_max_reuse_distance"))
+    base.max_reuse_bytes = times(resolved.count("zero_optimization.stage3_max_reuse_distance"), bytes);
+  base.wrap.leaf_classes = resolved.class_names("zero_optimization.leaf_module.classes");
+  base.wrap.leaf_names = resolved.names("zero_optimization.leaf_module.names");
+  base.wrap.leaf_suffixes = resolved.names("zero_optimization.leaf_module.name_suffixes");
   base.persist_numel = resolved.count("zero_optimization.stage3_param_persistence_threshold");
   base.persist_total_numel = resolved.count("zero_optimization.stage3_model_persistence_threshold");
   if (resolved.on("fp16.enabled")) base.param_dtype = "float16";

@@ -93,7 +93,8 @@ void ShardBucket::fill(const at::Tensor& flat, size_t i) {
   at::Tensor value = gradient.detach();
   gradient = at::Tensor();
   // Rounded as it would be on a wire, and added up in the parameter's dtype.
-  if (settings_.wire_dtype) value = value.to(*settings_.wire_dtype);
+  if (settings_.wire_dtype && (settings_.in_wire.empty() || settings_.in_wire[i]))
+    value = value.to(*settings_.wire_dtype);
   const bool lies_alike = value.sizes() == like.sizes() && value.strides() == like.strides();
   if (scale_ != 1 || value.scalar_type() != like.scalar_type() || !lies_alike) {
     slot.as_strided(like.sizes(), like.strides(), slot.storage_offset()).copy_(value);

@@ -14,7 +14,9 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
+#include "hasten/offload/load/empty.h"
 #include "hasten/parallel/shard/plugins.h"
+#include "parallel/shard/leaf_units.h"
 #include "parallel/shard/shard_pool.h"
 
 namespace hasten::parallel::shard {
@@ -148,21 +150,30 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
 }
 
 // The facts that must be alike on all ranks, in words.
-void ShardedModel::check_same_options() const {
+void ShardedModel::check_same_options(const torch::nn::Module& module) const {
   const std::string mine = text(
       "stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
       static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ", options_.wrap.min_num_params,
-      ", version ", options_.wrap.version, "), hold ", static_cast<int>(options_.hold), ", ignored '",
-      join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ",
-      options_.across_hosts, ", persist_numel ", options_.persist_numel, " of at most ", options_.persist_total_numel,
-      ", optimizer state in ", place_text(options_.optimizer_offload), ", parameters in ",
-      place_text(options_.parameter_offload), axes_text(options_));
-  const auto all = comm::gather_object(everyone_, mine);
+      ", version ", options_.wrap.version, "), leaf modules '", join(options_.wrap.leaf_classes, ", "), "' '",
+      join(options_.wrap.leaf_names, ", "), "' '", join(options_.wrap.leaf_suffixes, ", "), "', hold ",
+      static_cast<int>(options_.hold), ", ignored '", join(options_.ignored, "', '"), "', param_dtype '",
+      options_.param_dtype, "', across hosts ", options_.across_hosts, ", persist_numel ", options_.persist_numel,
+      " of at most ", options_.persist_total_numel, ", optimizer state in ", place_text(options_.optimizer_offload),
+      ", parameters in ", place_text(options_.parameter_offload), axes_text(options_));
+  // Values of rank 0 that nothing gives. The others' come from it.
+  std::vector<std::string> facts = options_.init ? std::vector<std::string>() : offload::unknown_tensors(module);
+  facts.insert(facts.begin(), mine);
+  const auto all = comm::gather_object(everyone_, facts);
+  const Origin origin{"shard", everyone_.rank(), everyone_.world_size()};
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw UsageError(Origin{"shard", everyone_.rank(), everyone_.world_size()}, "rank 0 shards with ", all[0],
-                     "; rank ", rank, " with ", all[rank], ". Give every rank the same options.");
+    if (all[rank][0] == all[0][0]) continue;
+    throw UsageError(origin, "rank 0 shards with ", all[0][0], "; rank ", rank, " with ", all[rank][0],
+                     ". Give every rank the same options.");
   }
+  if (all[0].size() == 1) return;
+  const std::vector<std::string> unknown(all[0].begin() + 1, all[0].end());
+  throw UsageError(origin, "rank 0 has tensors on the meta device whose values nothing gives: ", join(unknown),
+                   ". Load a checkpoint into the model, set ShardOptions::init, or make it by accelerator.build.");
 }
 
 // The groups along the axis, and those across them.
@@ -254,7 +265,9 @@ std::string ShardedModel::parameter_file() const {
 std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Module& module) const {
   const auto rule = options_.wrap.rule;
   const bool by_rule = rule == WrapPolicy::Rule::kTransformer || rule == WrapPolicy::Rule::kSize;
-  if (!options_.units && !by_rule) return split_paged(group_by_size(items_, unit_bytes()));
+  const auto leaves = options_.units || rule == WrapPolicy::Rule::kNone ? std::vector<int>(items_.size(), -1)
+                                                                        : leaf_of_items(module, options_.wrap, items_);
+  if (!options_.units && !by_rule) return split_paged(gather_leaves(group_by_size(items_, unit_bytes()), leaves));
   std::map<std::string, size_t> left;
   for (size_t item = 0; item < items_.size(); ++item) left[items_[item].name] = item;
   std::vector<std::vector<size_t>> groups;
@@ -272,7 +285,7 @@ std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Modu
   for (const auto& [name, item] : left) rest.push_back(item);
   if (!rest.empty()) groups.insert(groups.begin(), std::move(rest));
   std::reverse(groups.begin(), groups.end());
-  return split_paged(groups);
+  return split_paged(gather_leaves(groups, leaves));
 }
 
 // NO_WRAP means a single unit.
@@ -360,7 +373,7 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module, con
   std::vector<at::Tensor> left;
   forget_casts();
   forget_lstms();
-  check_same_options();
+  check_same_options(module);
   // All ranks have left their parameters behind.
   end_pager();
   storages_.clear();
@@ -379,6 +392,7 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module, con
   make_region();
   watch_lstms(module);
   make_pager();
+  if (pager_) pager_->keep_reused(options_.max_reuse_bytes);
   if (splits_gradients()) make_gradients();
   make_casts();
   // Of the ranks' own copies, which malloc would keep.

@@ -155,7 +155,7 @@ class ShardedModel : public GradientExchange {
   void forget_casts();
   void find_group();
   void find_hosts();
-  void check_same_options() const;
+  void check_same_options(const torch::nn::Module& module) const;
   bool is_ignored(const std::string& name) const;
 
   comm::Group everyone_, group_;

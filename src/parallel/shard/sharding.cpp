@@ -13,6 +13,7 @@
 #include "hasten/parallel/clip/clip.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
+#include "parallel/shard/step_threads.h"
 #include "parallel/shard/tiled_state.h"
 
 namespace hasten::parallel {
@@ -161,6 +162,10 @@ void step_together(const comm::Group& group, const std::function<void()>& step) 
   throw CommError(Origin{"shard", group.rank(), group.world_size()}, "step", "rank ", failed.item<int64_t>() - 1,
                   " could not read or write its optimizer state, so parameters are between two steps. Go on from the "
                   "last checkpoint.");
+}
+
+int num_local_ranks(const std::vector<std::shared_ptr<ShardedModel>>& models) {
+  return models.empty() ? 1 : static_cast<int>(models.front()->region().local_ranks().size());
 }
 
 // Whole parameters are nowhere in memory where each host keeps a part.
@@ -368,6 +373,7 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   if (impl_->tiles && kind == StepKind::kElementwise) {
     step_together(group_, [&] { loss = impl_->tiles->step(optimizer, split, own_step); });
   } else {
+    const StepThreads threads(options_.optimizer_offload, num_local_ranks(models));
     const SlicedStep slices(optimizer, split, kind);
     loss = own_step();
   }

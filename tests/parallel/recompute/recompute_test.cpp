@@ -219,6 +219,25 @@ TEST(Recompute, RegionsAreNamedByNamePatternOrClass) {
   EXPECT_THROW(recompute_hook(*net, {.enabled = true, .modules = {"layers[.("}}), UsageError);
 }
 
+TEST(Recompute, NeighboursFormOneRegionWhereFewerAreAskedFor) {
+  Decoder net;
+  const auto ids = torch::randint(20, {2, 7});
+  const auto expected = decoder_gradients(*net, ids, nullptr);
+  const auto dropped_with = [&](int64_t num_regions) {
+    ForwardScopes scopes;
+    scopes.add(ForwardOrder::kUnits, recompute_hook(*net, {.enabled = true, .num_regions = num_regions}));
+    return count_dropped([&] { expect_equal(decoder_gradients(*net, ids, &scopes), expected); });
+  };
+
+  // An input that lies inside a region is dropped as well.
+  const int64_t each = dropped_with(0), two = dropped_with(2), one = dropped_with(1);
+  EXPECT_GT(two, each);
+  EXPECT_GT(one, two);
+  EXPECT_EQ(dropped_with(3), each);
+  EXPECT_EQ(dropped_with(100), each);
+  EXPECT_THROW(recompute_hook(*net, {.enabled = true, .num_regions = -1}), UsageError);
+}
+
 TEST(Recompute, NothingIsDroppedWithoutGradients) {
   Decoder net;
   ForwardScopes scopes;

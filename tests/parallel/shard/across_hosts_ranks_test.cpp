@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "hasten/accelerator.h"
@@ -95,6 +96,39 @@ TEST(ShardAcrossHosts, ARankTakesEachUnitTwiceAStepAtMostAndHoldsFew) {
     EXPECT_GT(counts.max_held_bytes, 0);
     EXPECT_LT(counts.max_held_bytes, num_bytes(net) * 3 / 4);
     process.group().barrier();
+  });
+}
+
+TEST(ShardAcrossHosts, UnitsThatAreNotReleasedAfterForwardAreFilledOnceAStep) {
+  run_on_two_hosts([](auto& process) {
+    const auto fills_a_step = [&](bool reshard_after_forward) {
+      auto options = in_stripes();
+      options.wrap.unit_bytes = 20'000;
+      options.reshard_after_forward = reshard_after_forward;
+      options.forward_prefetch = false;
+      options.backward_prefetch = BackwardPrefetch::kNone;
+      auto net = std::make_shared<DeepImpl>();
+      Sharding sharding(process.group(), options);
+      torch::optim::SGD sgd(net->parameters(), 0.01);
+      const auto ddp = std::make_shared<const Ddp>(*net, process.group(),
+                                                   DdpOptions{.exchange = sharding.make_exchange(process.group())});
+      const auto taken = [&] { return sharding.unit_counts().fills + sharding.unit_counts().shared; };
+      int64_t before = 0;
+      for (int step = 0; step < 2; ++step) {
+        before = taken();
+        sgd.zero_grad();
+        parallel::backward(net->forward(torch::ones({4, 64})).pow(2).mean(), {},
+                           {.models = {ddp}, .group = process.group()});
+        sharding.step(sgd, [&] { return sgd.step(); });
+      }
+      const int64_t last = taken() - before;
+      process.group().barrier();
+      return last;
+    };
+    const int64_t once = fills_a_step(false), again = fills_a_step(true);
+    EXPECT_EQ(once, 8);
+    // Backward reads seven of them; two or three are still there from forward.
+    EXPECT_GE(again, 8 + 4);
   });
 }
 
@@ -208,19 +242,28 @@ TEST(ShardAcrossHosts, WritesOfAllRanksCountAndOptimizersOfWholeParametersAreRef
 
 TEST(ShardAcrossHosts, SmallParametersStayOnEachHostAndNumbersAreTheSame) {
   run_on_two_hosts([](auto& process) {
-    const auto run = [&](int64_t persist_numel) {
+    const auto run = [&](int64_t persist_numel, int64_t total = std::numeric_limits<int64_t>::max()) {
       auto options = in_stripes();
       options.persist_numel = persist_numel;
+      options.persist_total_numel = total;
       Trained<testing::Mlp> t(process.group(), options, adamw);
       train(t, "mlp", 3);
       auto values = t.parameters();
       process.group().barrier();
-      return std::pair(values, t.sharding->unit_counts().pulled_bytes);
+      // Of all ranks: any of a host fills a unit for the others.
+      const auto bytes = torch::full({}, t.sharding->unit_counts().pulled_bytes, at::kLong);
+      process.group().all_reduce_(bytes);
+      return std::pair(values, bytes.template item<int64_t>());
     };
     const auto all = run(0), few = run(100), none = run(1'000'000'000);
     expect_equal(all.first, few.first, "small ones stay");
     expect_equal(all.first, none.first, "all stay");
     EXPECT_EQ(none.second, 0);
+    // The second layer has fewer than 100 elements in each parameter, and more than 20 in all.
+    const auto limited = run(100, 20);
+    expect_equal(all.first, limited.first, "some stay");
+    EXPECT_LT(few.second, all.second);
+    EXPECT_LT(few.second, limited.second);
   });
 }
 

@@ -21,6 +21,13 @@ std::vector<ShardItem> random_items(std::mt19937& random) {
   return items;
 }
 
+TEST(ShardPlan, ItemsOfALeafAreOneGroupBehindTheFirstThatHadAny) {
+  const std::vector<std::vector<size_t>> groups = {{6, 5}, {4, 3}, {2}, {1, 0}};
+  EXPECT_THAT(gather_leaves(groups, {-1, 0, 0, 0, 1, -1, -1}),
+              ElementsAre(ElementsAre(6, 5), ElementsAre(4), ElementsAre(3, 2, 1), ElementsAre(0)));
+  EXPECT_EQ(gather_leaves(groups, std::vector<int>(7, -1)), groups);
+}
+
 TEST(ShardPlan, EveryElementHasExactlyOneOwner) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);

@@ -66,6 +66,14 @@ core::Value zero(int stage) {
   return config;
 }
 
+// By FSDP's own meaning of the settings below.
+ShardStage stage_of(const FsdpPlugin& plugin) {
+  if (plugin.sharding_strategy == "NO_SHARD") return ShardStage::kNone;
+  const bool gathers =
+      plugin.sharding_strategy == "SHARD_GRAD_OP" || plugin.reshard_after_forward == core::Value(false);
+  return gathers ? ShardStage::kGradients : ShardStage::kParameters;
+}
+
 TEST(ShardPlugins, fsdp_of_both_versions_and_deepspeed_of_all_stages_give_the_numbers_of_ddp) {
   run_ranks(2, [](auto& process) {
     const auto plain = trained_with(Accelerator(process, {.tune_allocator = false}));
@@ -79,6 +87,8 @@ TEST(ShardPlugins, fsdp_of_both_versions_and_deepspeed_of_all_stages_give_the_nu
           FsdpPlugin{.auto_wrap_policy = "NO_WRAP"}}) {
       const Accelerator accelerator(process, {.tune_allocator = false, .fsdp = plugin});
       EXPECT_EQ(accelerator.distributed_type(), DistributedType::kFsdp);
+      EXPECT_EQ(accelerator.sharding() != nullptr, plugin.sharding_strategy != "NO_SHARD");
+      EXPECT_EQ(accelerator.options().shard.stage, stage_of(plugin));
       expect_equal(plain, trained_with(accelerator));
     }
     for (const int stage : {0, 1, 2, 3}) {
@@ -98,6 +108,7 @@ TEST(ShardPlugins, units_follow_the_rules_and_patterns_of_modules_stay_out) {
     linears += child->name().find("Linear") != std::string::npos ? 1 : 0;
   const parallel::WrapPolicy policy{.rule = parallel::WrapPolicy::Rule::kTransformer, .classes = {"Linear"}};
   EXPECT_EQ(parallel::wrap_units(*net, policy, {}).size(), linears);
+  EXPECT_THAT(parallel::wrap_units(*net, policy, {})[1], ::testing::ElementsAre("second.weight", "second.bias"));
   EXPECT_FALSE(parallel::ignored_names(*net, {".*"}).empty());
   EXPECT_THROW(parallel::ignored_names(*net, {"nothing_like_it"}), UsageError);
   EXPECT_THROW(parallel::ignored_names(*net, {"("}), UsageError);

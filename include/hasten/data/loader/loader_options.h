@@ -24,6 +24,9 @@ struct LoaderOptions {
   /// GradientState::remainder counts the new ones, and gather_for_metrics drops the others. If false, some ranks end
   /// with a smaller batch, or a batch earlier.
   bool even_batches = true;
+  /// A last batch with fewer samples is left out, as with torch::data::DataLoaderOptions::drop_last, which counts as
+  /// well (DeepSpeed's dataloader_drop_last).
+  bool drop_last = false;
   /// Batches come on the process's device. On the CPU nothing is copied either way.
   bool put_on_device = true;
   /// On an accelerator, batches pass through pinned memory (filled by the workers). They are copied on a stream of

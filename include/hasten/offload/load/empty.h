@@ -112,6 +112,10 @@ std::vector<std::string> materialize(torch::nn::Module& module, const Materializ
 /// Returns the names of tensors without memory.
 std::vector<std::string> empty_tensors(const torch::nn::Module& module);
 
+/// Returns the names of tensors without memory whose initial values are not known, since empty_weights has not made
+/// them.
+std::vector<std::string> unknown_tensors(const torch::nn::Module& module);
+
 /// Gives an empty tensor its contents and ends the watch over it. For functions that load weights.
 void fill_empty(const at::Tensor& tensor, const at::Tensor& value);
 

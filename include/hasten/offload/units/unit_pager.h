@@ -70,6 +70,10 @@ class UnitPager {
   /// Starts to fill the unit that followed the last one, as touch does with `fills_ahead`.
   /// Collective: no. Blocks: no. Throws: nothing.
   void fill_next() noexcept;
+  /// Units that the program reads again within so many bytes of other units stay, beyond the limits (DeepSpeed's
+  /// stage3_max_reuse_distance). Expected is the order of reads between the last two drops, as long as the program
+  /// follows it. 0: none stays for that. To be called before the first use.
+  void keep_reused(int64_t max_bytes);
   /// Waits for the fill in progress, and fills nothing from then on; readers wait.
   void pause();
   /// Gives all units back: their contents are old. After pause().

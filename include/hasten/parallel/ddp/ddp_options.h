@@ -44,6 +44,9 @@ struct DdpOptions {
   /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
   /// their own.
   std::optional<c10::ScalarType> communication_dtype = {};
+  /// Classes of modules ("Linear") for whose own parameters communication_dtype is. Gradients of others travel in their
+  /// own dtype. Empty: it is for all (DeepSpeed's torch_autocast.lower_precision_safe_modules).
+  std::vector<std::string> communication_classes = {};
   /// Autograd writes gradients of at least so many bytes of parameters on the CPU right into the exchanged memory,
   /// instead of having them copied. Unset: none. libtorch's CPU allocator is wrapped for it, for the whole process. An
   /// allocator that is not libtorch's own stays unwrapped.

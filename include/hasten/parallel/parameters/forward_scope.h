@@ -63,6 +63,8 @@ class ForwardScopes {
   std::optional<c10::ScalarType> input_dtype = {};
   /// Half-precision outputs of `model(x)` become float32.
   bool float32_outputs = false;
+  /// Floating-point outputs of `model(x)` are cast to this dtype, whatever float32_outputs is. Unset: they are not.
+  std::optional<c10::ScalarType> output_dtype = {};
 
  private:
   struct Entry {

@@ -13,6 +13,7 @@
 // torch.utils.checkpoint and FSDP's activation_checkpointing.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,10 @@ struct RecomputeOptions {
   /// Empty: the children of the outermost ModuleList and Sequential modules, or else the model's children. A model
   /// without children is one region.
   std::vector<std::string> modules = {};
+  /// The most regions: where there are more modules, neighbours form one together, in numbers as equal as possible.
+  /// Fewer regions keep fewer inputs, and hold more of a region's activations at a time in backward (DeepSpeed's
+  /// number_checkpoints). 0: one for each module.
+  int64_t num_regions = 0;
 };
 
 /// While it exists, what this thread computes with gradients is a region.
@@ -57,8 +62,8 @@ decltype(auto) recompute(Function&& function, Arguments&&... arguments) {
 }
 
 /// Returns the hook that makes regions of a model's forward, for the model's ForwardScopes.
-/// Collective: no. Blocks: no. Throws: UsageError naming an entry of `modules` that fits no module, or if another
-/// autograd engine is installed.
+/// Collective: no. Blocks: no. Throws: UsageError naming an entry of `modules` that fits no module, for a num_regions
+/// below 0, or if another autograd engine is installed.
 std::shared_ptr<ForwardHook> recompute_hook(torch::nn::Module& module, const RecomputeOptions& options);
 
 /// Counts of this process since its start, for tests and for looking at what is saved.

@@ -58,6 +58,10 @@ struct WrapPolicy {
   int64_t min_num_params = 0;
   /// FSDP's version whose rule applies, 1 or 2; for kTransformer and kSize.
   int version = 2;
+  /// Modules whose parameters form one unit each, with those of all modules below, whatever the rule but kNone
+  /// (DeepSpeed's leaf modules): by class, by whole name, or by the end of the whole name. Any rank may use any
+  /// parameters at any time without it. It saves fills where all of a module is used at a time.
+  std::vector<std::string> leaf_classes = {}, leaf_names = {}, leaf_suffixes = {};
   /// Bytes at which units are cut, for kByUse. Each rank needs two units of memory beside the model.
   int64_t unit_bytes = int64_t{4} << 20;
 };
@@ -87,6 +91,9 @@ struct OffloadOptions {
   int num_threads = 1;
   /// Tiles in memory: one is stepped while the next ones are read and the last ones are written. At least 2.
   int num_buffers = 3;
+  /// For kCpu: the part of the process's cores that step, divided by the ranks of the host; at least one thread
+  /// (DeepSpeed's cpuadam_cores_perc). The threads of everything else stay. 0: they step, too.
+  double step_cores = 0;
 };
 
 /// Counts of a rank that reads parameters that other hosts keep (ShardOptions::across_hosts).
@@ -117,6 +124,8 @@ struct ShardOptions {
   bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;
+  /// Units that the order of the last step reads again within so many bytes stay filled, beyond max_live_bytes.
+  int64_t max_reuse_bytes = 0;
   /// Bytes that are filled ahead of their use.
   int64_t prefetch_bytes = int64_t{64} << 20;
   /// Whether the unit that followed the last time is filled ahead of its use, in forward and in backward.

@@ -69,6 +69,12 @@ ShardPlan plan_shards(const std::vector<ShardItem>& items, const std::vector<std
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::vector<size_t>> group_by_size(const std::vector<ShardItem>& items, int64_t unit_bytes);
 
+/// Takes the items of a leaf (`leaves`, one number an item; -1: of none) out of their groups into a group of their own,
+/// behind the first of those. Groups that are left empty go.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<std::vector<size_t>> gather_leaves(const std::vector<std::vector<size_t>>& groups,
+                                               const std::vector<int>& leaves);
+
 /// Returns the elements of an item that an owner (0 to num_owners - 1) steps. Empty if it owns none.
 /// Collective: no. Blocks: no. Throws: nothing.
 ShardInterval owned_interval(const ShardPlan& plan, const std::vector<ShardItem>& items, size_t item, int owner);

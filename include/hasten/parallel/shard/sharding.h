@@ -63,6 +63,11 @@ class Sharding {
   void set_param_dtype(const std::string& name) {
     if (options_.param_dtype.empty()) options_.param_dtype = name;
   }
+  /// WrapPolicy::leaf_classes of models made from now on get these as well.
+  void add_leaf_classes(const std::vector<std::string>& classes) {
+    auto& all = options_.wrap.leaf_classes;
+    all.insert(all.end(), classes.begin(), classes.end());
+  }
   /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests, and the
   /// axis over which is sharded, stay as they were.
   void set_options(ShardOptions options) {

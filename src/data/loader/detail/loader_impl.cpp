@@ -66,6 +66,7 @@ bool LoaderImpl::adopt(const process::Process& process, std::shared_ptr<training
   process_ = process;
   gradient_state_ = std::move(gradient_state);
   own_ = own;
+  options_.drop_last = options_.drop_last || own.drop_last;
   // In a world of one as well if it is requested, so that the loop gets the same remainders on any number of ranks.
   const bool by_default = facts.is_stream && own.put_on_device && process.world_size() > 1;
   dispatches_ = facts.can_be_dispatched && own.dispatch_batches.value_or(by_default);

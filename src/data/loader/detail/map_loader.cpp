@@ -27,6 +27,7 @@ void MapLoader::prepare(const process::Process& process, std::shared_ptr<trainin
   if (!adopt(process, std::move(gradient_state), own, facts)) return;
   if (own.synchronizes(RngType::kGenerator)) share_order(process.group());
   if (own.use_seedable_sampler) source_.use_seedable(own.data_seed);
+  if (own.drop_last) source_.drop_last();
 }
 
 size_t MapLoader::total_batch_size() const noexcept {

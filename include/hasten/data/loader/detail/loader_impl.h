@@ -71,7 +71,7 @@ class LoaderImpl {
   PipelineStages dispatched(std::shared_ptr<Dispatcher> dispatcher, std::shared_ptr<void> owner) const;
 
   const torch::data::DataLoaderOptions given_options_;
-  const torch::data::FullDataLoaderOptions options_;
+  torch::data::FullDataLoaderOptions options_;
   EpochCounter epochs_;
   std::optional<process::Process> process_;
   std::shared_ptr<training::GradientState> gradient_state_;

@@ -44,6 +44,9 @@ class IndexSource {
   /// seed it is that of rank 0's default generator.
   void use_seedable(std::optional<uint64_t> seed);
 
+  /// Leaves a short last batch out from the next pass on.
+  void drop_last() { drop_last_ = true; }
+
   /// Returns true if what is drawn depends on the default generator.
   bool draws() const noexcept { return traits_.draws && !replace_; }
   /// Returns true if the ranks have something to share when an epoch begins.
