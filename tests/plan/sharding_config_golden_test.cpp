@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "hasten/plan/deepspeed_keys.h"
 #include "hasten/plan/deepspeed_plugin.h"
 #include "hasten/plan/fsdp_plugin.h"
@@ -34,8 +36,19 @@ json json_of(const Value& value) {
     for (const auto& [key, each] : value.as_map()) map[key] = json_of(each);
     return map;
   }
-  if (value.is_number() && !value.is_int() && std::isinf(value.as_double())) return "inf";
+  if (value.is_number() && !value.is_int() && std::isnan(value.as_double())) return "nan";
+  if (value.is_number() && !value.is_int() && std::isinf(value.as_double()))
+    return value.as_double() > 0 ? "inf" : "-inf";
   return json::parse(value.to_json());
+}
+
+// Python splits a text of class names at its commas.
+std::vector<std::string> names_of(const json& value) {
+  if (!value.is_string()) return value.get<std::vector<std::string>>();
+  std::vector<std::string> names;
+  std::istringstream words(value.get<std::string>() + ",");
+  for (std::string word; std::getline(words, word, ',');) names.push_back(word);
+  return names;
 }
 
 Environment environment_of(const json& input) {
@@ -68,8 +81,7 @@ FsdpPlugin fsdp_plugin(const json& args) {
     else if (key == "auto_wrap_policy")
       plugin.auto_wrap_policy = text();
     else if (key == "transformer_cls_names_to_wrap")
-      plugin.transformer_cls_names_to_wrap =
-          value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
+      plugin.transformer_cls_names_to_wrap = names_of(value);
     else if (key == "min_num_params")
       plugin.min_num_params = value.get<int64_t>();
     else if (key == "backward_prefetch")
@@ -143,7 +155,14 @@ json fsdp_case(const json& input) {
   auto settings = resolve_fsdp(fsdp_plugin(input.value("args", json::object())), environment_of(input));
   if (input.contains("set_mixed_precision"))
     set_mixed_precision(settings, input["set_mixed_precision"].at("mixed_precision").get<std::string>());
-  return shown(settings);
+  json given = shown(settings);
+  // A text of names that no policy reads stays one text in Python.
+  const auto args = input.value("args", json::object());
+  if (args.contains("transformer_cls_names_to_wrap") && args["transformer_cls_names_to_wrap"].is_string() &&
+      settings.auto_wrap_policy != AutoWrapPolicy::kTransformer) {
+    given["transformer_cls_names_to_wrap"] = join(*settings.transformer_cls_names_to_wrap, ",");
+  }
+  return given;
 }
 
 // ---- fsdp_wrap/
@@ -267,8 +286,9 @@ json auto_case(const json& input) {
   for (const auto& size : input.at("batch_sizes")) {
     own.batch_sizes.push_back(size.is_null() ? std::nullopt : std::optional(size.get<int64_t>()));
   }
-  if (input.contains("hidden_size")) own.hidden_size = input["hidden_size"].get<int64_t>();
-  if (input.contains("hidden_sizes")) {
+  if (input.contains("hidden_size")) {
+    own.hidden_size = input["hidden_size"].get<int64_t>();
+  } else if (input.contains("hidden_sizes")) {
     const auto sizes = input["hidden_sizes"].get<std::vector<int64_t>>();
     own.hidden_size = *std::max_element(sizes.begin(), sizes.end());
   }
@@ -284,7 +304,8 @@ json auto_case(const json& input) {
   json optimizer = nullptr;
   if (own.optimizer == AutoInputs::Given::kReal) {
     const auto device = settings.config.get_value("zero_optimization.offload_optimizer.device", "none");
-    optimizer = (device == Value("none") ? "" : "CpuOffloaded") + input["optimizer"].get<std::string>();
+    const bool stays = device == Value("none") || settings.config.is_false("zero_force_ds_cpu_optimizer");
+    optimizer = (stays ? "" : "CpuOffloaded") + input["optimizer"].get<std::string>();
   }
   return {
       {"config", json_of(settings.config.config())},
@@ -296,7 +317,9 @@ json auto_case(const json& input) {
 
 std::optional<int64_t> number_at(const json& config, const char* key) {
   if (!config.contains(key) || config[key].is_null()) return std::nullopt;
-  return config[key].get<int64_t>();
+  const double value = config[key].is_number() ? config[key].get<double>() : 0.5;
+  if (value != std::floor(value)) throw UsageError(Origin{"deepspeed"}, key, " is ", config[key].dump());
+  return static_cast<int64_t>(value);
 }
 
 json batch_case(const json& input) {
@@ -307,6 +330,24 @@ json batch_case(const json& input) {
   return {{"train_batch_size", numbers.train},
           {"train_micro_batch_size_per_gpu", numbers.micro},
           {"gradient_accumulation_steps", numbers.accumulation}};
+}
+
+// torch's dtype of a DeepSpeed name; the name itself for others.
+std::string torch_dtype(std::string name) {
+  if (name.starts_with("torch.")) name = name.substr(6);
+  if (name == "fp16" || name == "half") return "float16";
+  if (name == "fp32" || name == "float") return "float32";
+  return name == "bf16" ? "bfloat16" : name;
+}
+
+// DeepSpeed writes the names of its own optimizers in small letters.
+std::string optimizer_name(const std::string& type) {
+  std::string small = type;
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const char* own : {"adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"}) {
+    if (small == own) return small;
+  }
+  return type;
 }
 
 std::string short_name(const std::string& name) {
@@ -353,19 +394,68 @@ json resolved_case(const json& input) {
       if (resolved.on(path + ".enabled")) given[path] = section_of(resolved, path + ".");
     } else if (path == "optimizer" || path == "scheduler") {
       if (!resolved.is_given(path + ".type")) continue;
-      std::string type = resolved.text(path + ".type");
-      if (path == "optimizer")
-        std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
-      given[path] = {type, json_of(resolved.at(path + ".params"))};
+      const std::string type = resolved.text(path + ".type");
+      given[path] = {path == "optimizer" ? optimizer_name(type) : type, json_of(resolved.at(path + ".params"))};
     } else if (path == "data_types.grad_accum_dtype") {
       if (!value.is_null()) given["grad_accum_dtype"] = value;
     } else if (path.find('.') == std::string::npos && path != "steps_per_print" && !given.contains(path) &&
                (key.type == KeyType::kBool || key.type == KeyType::kReal || key.type == KeyType::kChoice) &&
-               value != json::parse(key.otherwise)) {
-      given[path] = value;
+               resolved.is_given(path)) {
+      given[path] = path.ends_with("communication_data_type") ? json(torch_dtype(resolved.text(path))) : value;
     }
   }
   if (!zero.empty()) given["zero"] = zero;
+  return given;
+}
+
+// Every value that the case lists, under the names of `expected`.
+json defaults_case(const GoldenCase& golden) {
+  const auto resolved =
+      resolve_deepspeed(DeepSpeedConfig(value_of(golden.input.at("config"))), golden.input.value("world", 1));
+  const json diff = resolved_case(golden.input);
+  const auto value_at = [&](const std::string& path) -> json {
+    for (const std::string& own : {path, "data_types." + path, "checkpoint." + path}) {
+      if (find_deepspeed_key(own) != nullptr) return json_of(resolved.at(own));
+    }
+    throw std::runtime_error("a default that this test does not know: " + path);
+  };
+  json given = diff;
+  for (const auto& [name, value] : golden.expected.items()) {
+    if (given.contains(name)) continue;
+    const std::string section = name == "zero" || name == "zero_config" ? "zero_optimization"
+                                : name == "float16_config"              ? "fp16"
+                                : name == "bfloat16_config"             ? "bf16"
+                                                                        : name;
+    if (name == "optimizer_name" || name == "scheduler_name") {
+      given[name] = value_at(name.substr(0, 9) + ".type");
+    } else if (name == "optimizer_params" || name == "scheduler_params") {
+      given[name] = value_at(name.substr(0, 9) + ".params");
+    } else if (name == "zero_optimization_stage") {
+      given[name] = resolved.stage;
+    } else if (name == "zero_enabled" || name == "fp16_enabled" || name == "bf16_enabled" ||
+               name == "bfloat16_enabled") {
+      given[name] = name == "zero_enabled" ? resolved.stage > 0 : resolved.on(name.substr(0, 4) + ".enabled");
+    } else if (value.is_object()) {
+      for (const auto& [member, ignored] : value.items()) {
+        json own;
+        if (section == "zero_optimization" && member == "overlap_comm") {
+          own = resolved.on("zero_optimization.overlap_comm");
+        } else if (section == "zero_optimization" && member.starts_with("offload_")) {
+          own = resolved.is_given(section + "." + member) ? section_of(resolved, section + "." + member + ".") : json();
+        } else {
+          own = value_at(section + "." + member);
+        }
+        given[name][member] = own;
+      }
+    } else if (section == "fp16" || section == "bf16" || section == "optimizer" || section == "scheduler") {
+      // A section that is off or absent: null, or false.
+      const bool is_there =
+          section.size() == 4 ? resolved.on(section + ".enabled") : resolved.is_given(section + ".type");
+      given[name] = is_there || value.is_boolean() ? json(is_there) : json();
+    } else {
+      given[name] = value_at(name);
+    }
+  }
   return given;
 }
 
@@ -379,7 +469,16 @@ json carry_out(const GoldenCase& golden, const json& models) {
   if (family == "ds_precision") return precision_case(golden.input);
   if (family == "ds_auto") return auto_case(golden.input);
   if (family == "ds_batch") return batch_case(golden.input);
-  if (family == "ds_resolved" || family == "ds_defaults") return resolved_case(golden.input);
+  if (family == "ds_resolved") {
+    json given = resolved_case(golden.input);
+    // A dtype has several names.
+    const char* key = "communication_data_type";
+    if (given.contains(key) && golden.expected.contains(key) && golden.expected[key].is_string() &&
+        torch_dtype(golden.expected[key].get<std::string>()) == given[key])
+      given[key] = golden.expected[key];
+    return given;
+  }
+  if (family == "ds_defaults") return defaults_case(golden);
   throw std::runtime_error("a family that this test does not know: " + family);
 }
 
@@ -437,15 +536,37 @@ json strategy_counts_in_version_2(const GoldenCase& golden) {
 }
 
 json resharding_names_a_strategy_in_version_1(const GoldenCase& golden) {
-  const std::string text = golden.input.at("env").value("FSDP_RESHARD_AFTER_FORWARD", "");
+  const auto env = golden.input.value("env", json::object()), args = golden.input.value("args", json::object());
+  const bool in_args = args.contains("reshard_after_forward") && args["reshard_after_forward"].is_string();
+  const std::string text =
+      in_args ? args["reshard_after_forward"].get<std::string>() : env.value("FSDP_RESHARD_AFTER_FORWARD", "");
   const std::string word = upper_text(text);
-  for (const char* each : {"TRUE", "FALSE", "T", "F", "YES", "NO", "Y", "N", "ON", "OFF", "0", "1"}) {
-    if (word == each) return {};
-  }
   const int strategy = strategy_index(text);
+  for (const char* each : {"TRUE", "FALSE", "T", "F", "YES", "NO", "Y", "N", "ON", "OFF", "0", "1"}) {
+    if (!in_args && word == each) return {};
+  }
   if (strategy < 0) return {{"error", "UsageError"}};
+  const std::string given = args.contains("sharding_strategy") ? args["sharding_strategy"].get<std::string>()
+                                                               : env.value("FSDP_SHARDING_STRATEGY", "1");
+  const int own = strategy_index(given);
+  if (own < 0 || (own > 0 && strategy > 0 && own != strategy)) return {{"error", "UsageError"}};
   const char* names[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"};
-  return {{"sharding_strategy", names[strategy]}};
+  return {{"sharding_strategy", names[std::max(own, strategy)]}, {"reshard_after_forward", nullptr}};
+}
+
+// The argument is the same difference as the variable, and has no quirk of its own.
+json resharding_argument_names_a_strategy(const GoldenCase& golden) {
+  const auto args = golden.input.value("args", json::object());
+  if (golden.expected.value("fsdp_version", 0) != 1 || !args.contains("reshard_after_forward")) return {};
+  if (args["reshard_after_forward"].is_number()) return {{"error", "UsageError"}};
+  if (!args["reshard_after_forward"].is_string()) return {};
+  return resharding_names_a_strategy_in_version_1(golden);
+}
+
+// A pattern that matches the model itself would leave nothing to shard.
+json empty_pattern_ignores_nothing(const GoldenCase& golden) {
+  if (golden.expected.value("ignored_modules", json()) != "") return {};
+  return {{"ignored_modules", nullptr}};
 }
 
 json strategies_become_flags(const GoldenCase& golden) {
@@ -462,7 +583,7 @@ json strategies_become_flags(const GoldenCase& golden) {
 }
 
 json names_are_trimmed(const GoldenCase& golden) {
-  if (!golden.expected.contains("transformer_cls_names_to_wrap")) return {};
+  if (!golden.expected.value("transformer_cls_names_to_wrap", json()).is_array()) return {};
   json names = json::array();
   for (const auto& each : golden.expected["transformer_cls_names_to_wrap"]) {
     const auto text = each.get<std::string>();
@@ -472,22 +593,90 @@ json names_are_trimmed(const GoldenCase& golden) {
   return {{"transformer_cls_names_to_wrap", names}};
 }
 
-json clips_only_where_written(const GoldenCase& golden) {
+// Accelerate's configuration, without what nobody wrote: clipping, and one step of accumulation in place of the
+// program's. The patch names whole keys: the rest of `config` stays as it was.
+json only_what_is_written(const GoldenCase& golden) {
   const auto config = golden.input.value("config", json::object());
-  if (config.contains("gradient_clipping") ||
-      golden.input.value("plugin", json::object()).contains("gradient_clipping"))
-    return {};
-  // The patch names whole keys: the rest of `config` stays as it was.
-  json own = golden.fixed.is_object() && golden.fixed.contains("config") ? golden.fixed["config"]
-                                                                         : golden.expected.at("config");
-  own.erase("gradient_clipping");
-  return {{"config", own}};
+  const auto plugin = golden.input.value("plugin", json::object());
+  const auto is_in_file = [&](const char* key) { return config.contains(key) || plugin.contains(key); };
+  const bool is_overruled =
+      std::count(golden.quirks.begin(), golden.quirks.end(), std::string("accumulation-overruled")) > 0;
+  if (is_overruled && is_in_file("gradient_accumulation_steps")) return {{"error", "UsageError"}};
+  if (is_in_file("gradient_clipping") && !is_overruled) return {};
+  const bool has_fixed = golden.fixed.is_object() && golden.fixed.contains("config");
+  json patch = {{"config", has_fixed ? golden.fixed["config"] : golden.expected.at("config")}};
+  if (!is_in_file("gradient_clipping")) patch["config"].erase("gradient_clipping");
+  if (is_overruled) {
+    const auto steps = golden.input["gradient_accumulation_steps"].get<int64_t>();
+    json& own = patch["config"];
+    const auto before = own.at("gradient_accumulation_steps").get<int64_t>();
+    own["gradient_accumulation_steps"] = steps;
+    if (config.value("train_batch_size", json()) == "auto")
+      own["train_batch_size"] = own.at("train_batch_size").get<int64_t>() / before * steps;
+    patch["accelerator_gradient_accumulation_steps"] = steps;
+  }
+  return patch;
+}
+
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t corner = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t here = std::min({row[j] + 1, row[j - 1] + 1, corner + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      corner = row[j];
+      row[j] = here;
+    }
+  }
+  return row.back();
+}
+
+// A key that is one or two letters from one of DeepSpeed's is a misspelling.
+json misspelt_keys_are_refused(const GoldenCase& golden) {
+  if (golden.family != "ds_resolved") return {};
+  for (const auto& [name, value] : golden.input.at("config").items()) {
+    if (find_deepspeed_key(name) != nullptr) continue;
+    for (const auto& known : deepspeed_key_names("")) {
+      if (distance(name, known) <= 2) return {{"error", "UsageError"}};
+    }
+  }
+  return {};
+}
+
+// "1", "yes" and the like are true here as everywhere; to Accelerate, "true" alone is.
+json saving_takes_every_spelling_of_true(const GoldenCase& golden) {
+  if (golden.family != "ds_plugin") return {};
+  const std::string name = "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL";
+  const auto env = golden.input.value("env", json::object());
+  const auto args = golden.input.value("args", json::object());
+  if (!env.contains(name) || args.contains("zero3_save_16bit_model") || golden.expected.contains("error")) return {};
+  const std::string word = upper_text(env[name]);
+  for (const char* no : {"", "FALSE", "F", "NO", "N", "OFF", "0"}) {
+    if (word == no) return {};
+  }
+  for (const char* yes : {"TRUE", "T", "YES", "Y", "ON", "1"}) {
+    if (word != yes) continue;
+    json patch = {{"attributes", golden.expected.at("attributes")}, {"config", golden.expected.at("config")}};
+    patch["attributes"]["zero3_save_16bit_model"] = true;
+    if (!args.contains("hf_ds_config"))
+      patch["config"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = true;
+    return patch;
+  }
+  return {{"error", "UsageError"}};
+}
+
+// DeepSpeed clips at 1.0 where nothing is written; see auto-clips-at-one.
+json nothing_is_clipped_by_default(const GoldenCase& golden) {
+  if (golden.family != "ds_defaults" || !golden.expected.contains("gradient_clipping")) return {};
+  return {{"gradient_clipping", 0.0}};
 }
 
 json counts_in_scientific_notation(const GoldenCase& golden) {
   const auto env = golden.input.value("env", json::object());
   const std::string text = env.value("FSDP_MIN_NUM_PARAMS", "");
-  if (!golden.expected.contains("error") || text.find('e') == std::string::npos) return {};
+  if (!golden.expected.contains("error") || text.find_first_of("eE") == std::string::npos) return {};
   const double value = std::strtod(text.c_str(), nullptr);
   if (value != std::floor(value)) return {};
   return {{"min_num_params", static_cast<int64_t>(value)}};
@@ -504,10 +693,15 @@ TEST(ShardingConfigGolden, settings_of_fsdp_and_deepspeed_are_those_of_the_peers
   topic.on_quirk("names-not-trimmed", names_are_trimmed);
   topic.on_quirk("strategy-number-kept", strategies_become_flags);
   topic.on_quirk("small-letters-kept", strategies_become_flags);
-  topic.on_quirk("auto-clips-at-one", clips_only_where_written);
-  topic.on_quirk("accumulation-overruled", refused);
+  topic.on_quirk("auto-clips-at-one", only_what_is_written);
+  topic.on_quirk("accumulation-overruled", only_what_is_written);
+  topic.on_quirk("unknown-key-accepted", misspelt_keys_are_refused);
   topic.on_quirk("section-without-type-ignored", refused);
   topic.on_every_case(counts_in_scientific_notation);
+  topic.on_every_case(resharding_argument_names_a_strategy);
+  topic.on_every_case(empty_pattern_ignores_nothing);
+  topic.on_every_case(saving_takes_every_spelling_of_true);
+  topic.on_every_case(nothing_is_clipped_by_default);
   topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, given_for(golden, models)); });
   topic.finish();
 }
