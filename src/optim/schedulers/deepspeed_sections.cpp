@@ -53,7 +53,9 @@ class Params {
     const auto* value = find(key);
     if (value == nullptr) {
       // Null is a value of this one: the groups' own rates.
-      if (params_.find(key) != nullptr && std::string(key) == "warmup_max_lr") own = {};
+      if (params_.find(key) == nullptr) return;
+      if (std::string(key) != "warmup_max_lr") fail(key, *params_.find(key), "a number, or a list of numbers");
+      own = {};
       return;
     }
     if (value->is_number()) {
