@@ -76,7 +76,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"scheduler.params", kFree, "null", H},
       {"zero_allow_untested_optimizer", kBool, "false", W, ""},
       {"zero_force_ds_cpu_optimizer", kBool, "true", W, ""},
-      {"steps_per_print", kFree, "10", H, ""},
+      {"steps_per_print", kFree, "null", H, ""},
       {"wall_clock_breakdown", kBool, "false", H, ""},
       {"memory_breakdown", kBool, "false", H, ""},
       {"dump_state", kBool, "false", W, kUnused},

@@ -233,6 +233,13 @@ void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_p
   if (fp16 && !config.contains("fp16")) config["fp16"] = Value::map({{"enabled", true}, {"auto_cast", true}});
   if (bf16 && !config.contains("bf16")) config["bf16"] = Value::map({{"enabled", true}});
   const char* other = fp16 ? "bf16" : "fp16";
+  for (const char* dtype : {"fp16", "bf16"}) {
+    const auto* section = config.find(dtype);
+    const bool may_be_null = mixed_precision == "no" || dtype != std::string(other);
+    if (section == nullptr || section->is_map() || (section->is_null() && may_be_null)) continue;
+    throw UsageError(kOfPlugin, dtype, " is ", section->to_json(), " in ", settings.config.source(),
+                     "; expected a map, such as {\"enabled\": \"auto\"}.");
+  }
   const Value enabled = settings.config.get_value(std::string(other) + ".enabled");
   const bool is_on =
       enabled == Value(true) || enabled == Value("true") || enabled == Value("True") || enabled == Value("TRUE");

@@ -70,6 +70,7 @@ std::string problem_of(const DeepSpeedKey& key, const Value& value) {
       if (!value.is_number()) return expected(value.is_string() ? "a number, without quotes" : "a number");
       const double number = value.as_double();
       if (key.type == KeyType::kCount && number != std::floor(number)) return expected("a whole number");
+      if (key.type == KeyType::kCount && std::abs(number) > 9.3e18) return expected("a number below 2^63");
       return number < key.least ? expected(text(key.least > 0 && key.least < 1e-9 ? "above " : "at least ",
                                                 key.least < 1e-9 && key.least > 0 ? 0 : key.least))
                                 : "";
@@ -123,7 +124,7 @@ class DeepSpeedResolver {
       } else if (key->answer == KeyAnswer::kRemoved) {
         problems_.push_back(path + ": " + key->words);
       } else if (!(value.is_string() && value.as_string() == "auto") &&
-                 !(value.is_null() && std::string(key->otherwise) == "null")) {
+                 !(value.is_null() && (std::string(key->otherwise) == "null" || path == "gradient_clipping"))) {
         const bool is_lenient =
             prefix.starts_with("zero_optimization") || prefix.starts_with("fp16") || prefix.starts_with("bf");
         known(*key, path, is_lenient ? unquoted(*key, value) : value);

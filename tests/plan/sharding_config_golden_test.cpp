@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <type_traits>
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -28,6 +29,25 @@ using namespace hasten::plan;
 
 Value value_of(const json& given) {
   return Value::parse_json(given.dump());
+}
+
+// A value of another type than the setting's is refused by the compiler here, and by the peer as it runs.
+template <class T>
+T typed(const json& value, const char* wanted) {
+  const bool fits = std::is_same_v<T, bool> ? value.is_boolean()
+                    : std::is_integral_v<T> ? value.is_number_integer()
+                                            : value.is_string();
+  if (!fits) throw UsageError(Origin{"test"}, value.dump(), ": expected ", wanted, ".");
+  return value.get<T>();
+}
+bool flag(const json& value) {
+  return typed<bool>(value, "true or false");
+}
+int64_t count(const json& value) {
+  return typed<int64_t>(value, "a whole number");
+}
+std::string word(const json& value) {
+  return typed<std::string>(value, "text");
 }
 
 // Infinity as the cases write it.
@@ -73,8 +93,9 @@ FsdpPlugin fsdp_plugin(const json& args) {
   FsdpPlugin plugin;
   for (const auto& [key, value] : args.items()) {
     const auto text = [&] { return value.is_string() ? value.get<std::string>() : value.dump(); };
+    if (value.is_null()) continue;
     if (key == "fsdp_version")
-      plugin.fsdp_version = value.get<int>();
+      plugin.fsdp_version = static_cast<int>(count(value));
     else if (key == "sharding_strategy")
       plugin.sharding_strategy = text();
     else if (key == "reshard_after_forward")
@@ -84,27 +105,27 @@ FsdpPlugin fsdp_plugin(const json& args) {
     else if (key == "transformer_cls_names_to_wrap")
       plugin.transformer_cls_names_to_wrap = names_of(value);
     else if (key == "min_num_params")
-      plugin.min_num_params = value.get<int64_t>();
+      plugin.min_num_params = count(value);
     else if (key == "backward_prefetch")
       plugin.backward_prefetch = text();
     else if (key == "forward_prefetch")
-      plugin.forward_prefetch = value.get<bool>();
+      plugin.forward_prefetch = flag(value);
     else if (key == "limit_all_gathers")
-      plugin.limit_all_gathers = value.get<bool>();
+      plugin.limit_all_gathers = flag(value);
     else if (key == "use_orig_params")
-      plugin.use_orig_params = value.get<bool>();
+      plugin.use_orig_params = flag(value);
     else if (key == "cpu_offload")
-      plugin.cpu_offload = value.get<bool>();
+      plugin.cpu_offload = flag(value);
     else if (key == "sync_module_states")
-      plugin.sync_module_states = value.get<bool>();
+      plugin.sync_module_states = flag(value);
     else if (key == "cpu_ram_efficient_loading")
-      plugin.cpu_ram_efficient_loading = value.get<bool>();
+      plugin.cpu_ram_efficient_loading = flag(value);
     else if (key == "state_dict_type")
       plugin.state_dict_type = text();
     else if (key == "activation_checkpointing")
-      plugin.activation_checkpointing = value.get<bool>();
+      plugin.activation_checkpointing = flag(value);
     else if (key == "activation_checkpointing_offload")
-      plugin.activation_checkpointing_offload = value.get<bool>();
+      plugin.activation_checkpointing_offload = flag(value);
     else if (key == "ignored_modules")
       plugin.ignored_modules =
           value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
@@ -213,6 +234,7 @@ json wrap_case(const json& input, const json& models) {
 DeepSpeedPlugin ds_plugin(const json& args) {
   DeepSpeedPlugin plugin;
   for (const auto& [key, value] : args.items()) {
+    if (value.is_null()) continue;
     if (key == "hf_ds_config")
       plugin.hf_ds_config = value_of(value);
     else if (key == "gradient_accumulation_steps")
@@ -222,21 +244,21 @@ DeepSpeedPlugin ds_plugin(const json& args) {
     else if (key == "zero_stage")
       plugin.zero_stage = value_of(value);
     else if (key == "is_train_batch_min")
-      plugin.is_train_batch_min = value.get<bool>();
+      plugin.is_train_batch_min = flag(value);
     else if (key == "offload_optimizer_device")
-      plugin.offload_optimizer_device = value.get<std::string>();
+      plugin.offload_optimizer_device = word(value);
     else if (key == "offload_param_device")
-      plugin.offload_param_device = value.get<std::string>();
+      plugin.offload_param_device = word(value);
     else if (key == "offload_optimizer_nvme_path")
-      plugin.offload_optimizer_nvme_path = value.get<std::string>();
+      plugin.offload_optimizer_nvme_path = word(value);
     else if (key == "offload_param_nvme_path")
-      plugin.offload_param_nvme_path = value.get<std::string>();
+      plugin.offload_param_nvme_path = word(value);
     else if (key == "zero3_init_flag")
-      plugin.zero3_init_flag = value.get<bool>();
+      plugin.zero3_init_flag = flag(value);
     else if (key == "zero3_save_16bit_model")
-      plugin.zero3_save_16bit_model = value.get<bool>();
+      plugin.zero3_save_16bit_model = flag(value);
     else if (key == "transformer_moe_cls_names")
-      plugin.transformer_moe_cls_names = value.get<std::string>();
+      plugin.transformer_moe_cls_names = word(value);
     else
       throw std::runtime_error("a setting of the case that this test does not know: " + key);
   }
@@ -409,53 +431,60 @@ json resolved_case(const json& input) {
   return given;
 }
 
+// The value at a path, a section with the members that `form` has. A section that is off or absent is null.
+json in_form(const ResolvedDeepSpeed& resolved, const std::string& path, const json& form) {
+  if (path == "zero_optimization.overlap_comm") return resolved.on(path);
+  if (path == "zero_optimization.stage3_gather_fp16_weights_on_model_save") return resolved.on(path);
+  if (form.is_object()) {
+    json section = json::object();
+    for (const auto& [member, value] : form.items()) section[member] = in_form(resolved, path + "." + member, value);
+    return section;
+  }
+  const auto* key = find_deepspeed_key(path);
+  if (key == nullptr) throw std::runtime_error("a value of DeepSpeed that this test does not know: " + path);
+  if (key->type != KeyType::kSection) return json_of(resolved.at(path));
+  const bool is_on =
+      find_deepspeed_key(path + ".enabled") != nullptr ? resolved.on(path + ".enabled") : resolved.is_given(path);
+  return is_on || form.is_boolean() ? json(is_on) : json();
+}
+
+// The key of DeepSpeed's configuration that an attribute of its class has.
+std::string path_of(const std::string& attribute) {
+  const std::map<std::string, std::string> others = {{"zero", "zero_optimization"},
+                                                     {"zero_config", "zero_optimization"},
+                                                     {"zero_optimization_stage", "zero_optimization.stage"},
+                                                     {"zero_enabled", "zero_optimization.stage"},
+                                                     {"float16_config", "fp16"},
+                                                     {"bfloat16_config", "bf16"},
+                                                     {"fp16_enabled", "fp16.enabled"},
+                                                     {"bf16_enabled", "bf16.enabled"},
+                                                     {"bfloat16_enabled", "bf16.enabled"},
+                                                     {"load_universal_checkpoint", "checkpoint.load_universal"},
+                                                     {"flops_profiler_config", "flops_profiler"},
+                                                     {"comms_config", "comms_logger"},
+                                                     {"aio_config", "aio"}};
+  if (const auto found = others.find(attribute); found != others.end()) return found->second;
+  for (const char* start : {"optimizer_", "scheduler_", "torch_autocast_"}) {
+    if (!attribute.starts_with(start)) continue;
+    const std::string rest = attribute.substr(std::string(start).size());
+    return std::string(start, std::string(start).size() - 1) + "." + (rest == "name" ? "type" : rest);
+  }
+  for (const char* section : {"", "data_types.", "checkpoint."}) {
+    if (find_deepspeed_key(section + attribute) != nullptr) return section + attribute;
+  }
+  return attribute;
+}
+
 // Every value that the case lists, under the names of `expected`.
 json defaults_case(const GoldenCase& golden) {
   const auto resolved =
       resolve_deepspeed(DeepSpeedConfig(value_of(golden.input.at("config"))), golden.input.value("world", 1));
-  const json diff = resolved_case(golden.input);
-  const auto value_at = [&](const std::string& path) -> json {
-    for (const std::string& own : {path, "data_types." + path, "checkpoint." + path}) {
-      if (find_deepspeed_key(own) != nullptr) return json_of(resolved.at(own));
-    }
-    throw std::runtime_error("a default that this test does not know: " + path);
-  };
-  json given = diff;
-  for (const auto& [name, value] : golden.expected.items()) {
+  json given = {{"train_batch_size", resolved.batch.train},
+                {"train_micro_batch_size_per_gpu", resolved.batch.micro},
+                {"gradient_accumulation_steps", resolved.batch.accumulation}};
+  for (const auto& [name, form] : golden.expected.items()) {
     if (given.contains(name)) continue;
-    const std::string section = name == "zero" || name == "zero_config" ? "zero_optimization"
-                                : name == "float16_config"              ? "fp16"
-                                : name == "bfloat16_config"             ? "bf16"
-                                                                        : name;
-    if (name == "optimizer_name" || name == "scheduler_name") {
-      given[name] = value_at(name.substr(0, 9) + ".type");
-    } else if (name == "optimizer_params" || name == "scheduler_params") {
-      given[name] = value_at(name.substr(0, 9) + ".params");
-    } else if (name == "zero_optimization_stage") {
-      given[name] = resolved.stage;
-    } else if (name == "zero_enabled" || name == "fp16_enabled" || name == "bf16_enabled" ||
-               name == "bfloat16_enabled") {
-      given[name] = name == "zero_enabled" ? resolved.stage > 0 : resolved.on(name.substr(0, 4) + ".enabled");
-    } else if (value.is_object()) {
-      for (const auto& [member, ignored] : value.items()) {
-        json own;
-        if (section == "zero_optimization" && member == "overlap_comm") {
-          own = resolved.on("zero_optimization.overlap_comm");
-        } else if (section == "zero_optimization" && member.starts_with("offload_")) {
-          own = resolved.is_given(section + "." + member) ? section_of(resolved, section + "." + member + ".") : json();
-        } else {
-          own = value_at(section + "." + member);
-        }
-        given[name][member] = own;
-      }
-    } else if (section == "fp16" || section == "bf16" || section == "optimizer" || section == "scheduler") {
-      // A section that is off or absent: null, or false.
-      const bool is_there =
-          section.size() == 4 ? resolved.on(section + ".enabled") : resolved.is_given(section + ".type");
-      given[name] = is_there || value.is_boolean() ? json(is_there) : json();
-    } else {
-      given[name] = value_at(name);
-    }
+    given[name] = name == "zero_enabled" ? json(resolved.stage > 0) : in_form(resolved, path_of(name), form);
   }
   return given;
 }
