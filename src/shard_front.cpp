@@ -136,7 +136,7 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
   }
   if (fsdp_->activation_checkpointing) {
     options.recompute.enabled = true;
-    if (options.recompute.modules.empty())
+    if (options.recompute.modules.empty() && fsdp_->auto_wrap_policy == plan::AutoWrapPolicy::kTransformer)
       options.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
   }
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");

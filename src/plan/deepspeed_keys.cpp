@@ -19,6 +19,10 @@ constexpr auto kFree = KeyType::kFree;
 // DeepSpeed's names of them.
 constexpr const char* kDtypes =
     "fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16";
+
+/// For counts without a lower bound.
+constexpr double kAnyNumber = -9e18;
+
 constexpr const char* kSlices = "it says how DeepSpeed does inside what slices of one mapping do anyway";
 constexpr const char* kNoGpu = "it is about the path to a GPU";
 constexpr const char* kOperators = "the report lists operators, since modules of C++ have no hooks";
@@ -44,11 +48,11 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"fp16.enabled", kBool, "false", H},
       {"fp16.auto_cast", kBool, "false", H},
       {"fp16.loss_scale", kReal, "0.0", H},
-      {"fp16.initial_scale_power", kCount, "16", H},
-      {"fp16.loss_scale_window", kCount, "1000", H},
+      {"fp16.initial_scale_power", kCount, "16", H, "", kAnyNumber},
+      {"fp16.loss_scale_window", kCount, "1000", H, "", kAnyNumber},
       {"fp16.hysteresis", kCount, "2", H},
       {"fp16.consecutive_hysteresis", kBool, "false", H},
-      {"fp16.min_loss_scale", kReal, "1", H},
+      {"fp16.min_loss_scale", kCount, "1", H, "", kAnyNumber},
       {"fp16.fp16_master_weights_and_grads", kBool, "false", R,
        "it trains without float32 masters. Leave it out, or set "
        "PrecisionOptions::weights"},
@@ -75,7 +79,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"scheduler.params", kFree, "null", H},
       {"zero_allow_untested_optimizer", kBool, "false", W, ""},
       {"zero_force_ds_cpu_optimizer", kBool, "true", W, ""},
-      {"steps_per_print", kFree, "10", H, ""},
+      {"steps_per_print", kFree, "null", H, ""},
       {"wall_clock_breakdown", kBool, "false", H, ""},
       {"memory_breakdown", kBool, "false", H, ""},
       {"dump_state", kBool, "false", W, kUnused},
@@ -85,7 +89,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"disable_python_gc", kBool, "false", W, kUnused},
       {"vocabulary_size", kFree, "null", W, kUnused},
       {"managed_gradient_accumulation", kBool, "true", W, kUnused},
-      {"seq_parallel_communication_data_type", kText, "null", W, kUnused},
+      {"seq_parallel_communication_data_type", kChoice, "null", W, kUnused, 0, "fp16 bf16 fp32"},
   };
   keys.insert(keys.end(), own.begin(), own.end());
 }
@@ -99,13 +103,13 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.reduce_bucket_size", kCount, "500000000", H, "", 1},
       {"zero_optimization.use_multi_rank_bucket_allreduce", kBool, "true", W, kSlices},
       {"zero_optimization.allgather_partitions", kBool, "true", W, kSlices},
-      {"zero_optimization.allgather_bucket_size", kCount, "500000000", H, "", 1},
+      {"zero_optimization.allgather_bucket_size", kCount, "500000000", H},
       {"zero_optimization.overlap_comm", kBool, "null", H},
       {"zero_optimization.load_from_fp32_weights", kBool, "true", W, "masters are always float32"},
       {"zero_optimization.elastic_checkpoint", kBool, "false", W, "states load on any number of ranks"},
       {"zero_optimization.offload_param", kSection, "null", H},
       {"zero_optimization.offload_optimizer", kSection, "null", H},
-      {"zero_optimization.sub_group_size", kCount, "1000000000", H, "", 1},
+      {"zero_optimization.sub_group_size", kCount, "1000000000", H},
       {"zero_optimization.cpu_offload", kBool, "null", H},
       {"zero_optimization.cpu_offload_param", kBool, "null", H},
       {"zero_optimization.cpu_offload_use_pin_memory", kBool, "null", W, kNoGpu},
@@ -114,7 +118,8 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.stage3_model_persistence_threshold", kCount, "9223372036854775807", N},
       {"zero_optimization.stage3_max_live_parameters", kCount, "1000000000", N},
       {"zero_optimization.stage3_max_reuse_distance", kCount, "1000000000", N},
-      {"zero_optimization.stage3_module_granularity_threshold", kCount, "0", W, "units do not follow modules"},
+      {"zero_optimization.stage3_module_granularity_threshold", kCount, "0", W, "units do not follow modules",
+       kAnyNumber},
       {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kBool, "false", W, kSlices},
       {"zero_optimization.stage3_allgather_sequential", kBool, "false", W, kSlices},
       {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kBool, "false", H},
@@ -122,9 +127,9 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.ignore_unused_parameters", kBool, "true", H},
       {"zero_optimization.legacy_stage1", kBool, "false", W, kSlices},
       {"zero_optimization.round_robin_gradients", kBool, "false", W, kSlices},
-      {"zero_optimization.parameter_alignment", kCount, "null", W, kSlices},
+      {"zero_optimization.parameter_alignment", kBool, "false", W, kSlices},
       {"zero_optimization.compute_grad_norm", kBool, "true", H},
-      {"zero_optimization.zero_hpz_partition_size", kCount, "1", H, "", 1},
+      {"zero_optimization.zero_hpz_partition_size", kCount, "1", H},
       {"zero_optimization.zero_quantized_weights", kBool, "false", R, kChangesNumbers},
       {"zero_optimization.zero_quantized_nontrainable_weights", kBool, "false", R, kChangesNumbers},
       {"zero_optimization.zero_quantized_gradients", kBool, "false", R, kChangesNumbers},
@@ -136,7 +141,8 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.memory_efficient_linear", kBool, "true", W, kSlices},
       {"zero_optimization.pipeline_loading_checkpoint", kBool, "false", W, kUnused},
       {"zero_optimization.override_module_apply", kBool, "true", W, kSlices},
-      {"zero_optimization.fast_init", kBool, "false", W, kSlices},
+      {"zero_optimization.save_muon_momentum_buffer_in_memory", kBool, "false", W, kUnused},
+      {"zero_optimization.zenflow", kFree, "null", R, kChangesNumbers},
       {"zero_optimization.leaf_module", kSection, "null", N},
       {"zero_optimization.leaf_module.classes", kFree, "null", N},
       {"zero_optimization.leaf_module.names", kFree, "null", N},
@@ -193,11 +199,35 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"flops_profiler.detailed", kBool, "true", W, kOperators},
       {"flops_profiler.output_file", kText, "null", H},
       {"flops_profiler.recompute_fwd_factor", kReal, "0.0", W, ""},
-      {"comms_logger", kFree, "{}", W, "measure with a profiler"},
-      {"tensorboard", kFree, "{}", H},
-      {"wandb", kFree, "{}", H},
-      {"csv_monitor", kFree, "{}", H},
-      {"comet", kFree, "{}", H},
+      {"comms_logger", kSection, "{}", W, "measure with a profiler"},
+      {"comms_logger.enabled", kBool, "false", W, "measure with a profiler"},
+      {"comms_logger.prof_all", kBool, "true", W, ""},
+      {"comms_logger.prof_ops", kFree, "[]", W, ""},
+      {"comms_logger.verbose", kBool, "false", W, ""},
+      {"comms_logger.debug", kBool, "false", W, ""},
+      {"tensorboard", kSection, "{}", H},
+      {"tensorboard.enabled", kBool, "false", H},
+      {"tensorboard.output_path", kText, "\"\"", H},
+      {"tensorboard.job_name", kText, "\"DeepSpeedJobName\"", H},
+      {"wandb", kSection, "{}", H},
+      {"wandb.enabled", kBool, "false", H},
+      {"wandb.group", kText, "null", H},
+      {"wandb.team", kText, "null", H},
+      {"wandb.project", kText, "\"deepspeed\"", H},
+      {"csv_monitor", kSection, "{}", H},
+      {"csv_monitor.enabled", kBool, "false", H},
+      {"csv_monitor.output_path", kText, "\"\"", H},
+      {"csv_monitor.job_name", kText, "\"DeepSpeedJobName\"", H},
+      {"comet", kSection, "{}", H},
+      {"comet.enabled", kBool, "false", H},
+      {"comet.samples_log_interval", kCount, "100", W, "metrics are written at each report"},
+      {"comet.project", kText, "null", H},
+      {"comet.workspace", kText, "null", H},
+      {"comet.api_key", kText, "null", H},
+      {"comet.experiment_name", kText, "null", H},
+      {"comet.experiment_key", kText, "null", H},
+      {"comet.online", kBool, "null", H},
+      {"comet.mode", kText, "null", H},
       {"compile", kFree, "{}", W, "torch.compile is Python's"},
       {"timers", kFree, "{}", W, kUnused},
       {"weight_quantization", kFree, "{}", W, kUnused},
@@ -268,8 +298,11 @@ std::vector<std::string> deepspeed_key_names(std::string_view section) {
 }
 
 bool is_strict_section(std::string_view section) {
-  return section == "fp16" || section == "bf16" || section == "bfloat16" || section == "zero_optimization" ||
-         section.starts_with("zero_optimization.");
+  for (const char* own : {"fp16", "bf16", "bfloat16", "zero_optimization", "comms_logger", "tensorboard", "wandb",
+                          "csv_monitor", "comet"}) {
+    if (section == own) return true;
+  }
+  return section.starts_with("zero_optimization.");
 }
 
 }  // namespace hasten::plan

@@ -2,7 +2,6 @@
 #include "hasten/plan/deepspeed_plugin.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <limits>
 #include <sstream>
@@ -28,11 +27,14 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 template <class T>
-T parse_number(const std::string& text, const std::string& variable, const char* wanted) {
+T parse_number(const std::string& given, const std::string& variable, const char* wanted) {
+  const auto first = given.find_first_not_of(" \t");
+  const std::string text =
+      first == std::string::npos ? "" : given.substr(first, given.find_last_not_of(" \t") - first + 1);
   T value{};
   const auto got = std::from_chars(text.data(), text.data() + text.size(), value);
   if (got.ec == std::errc() && got.ptr == text.data() + text.size()) return value;
-  throw UsageError(kOfPlugin, variable, "=", text, ": expected ", wanted, ".");
+  throw UsageError(kOfPlugin, variable, "=", given, ": expected ", wanted, ".");
 }
 
 /// Reads a plugin row by row.
@@ -47,7 +49,7 @@ class PluginReader {
     refuse_msamp();
     Value file = plugin_.hf_ds_config;
     if (file.is_null()) {
-      const auto text = environment_.text("ACCELERATE_DEEPSPEED_CONFIG_FILE");
+      const auto text = variable("ACCELERATE_DEEPSPEED_CONFIG_FILE");
       if (text && *text != "none") file = *text;
     } else if (file == Value("none")) {
       file = nullptr;
@@ -64,7 +66,16 @@ class PluginReader {
   }
 
  private:
-  std::optional<std::string> variable(const std::string& name) const { return environment_.text(name); }
+  // As the peer, an empty variable is a value, and mostly a wrong one.
+  std::optional<std::string> variable(const std::string& name) const {
+    const auto found = environment_.variables().find(name);
+    return found == environment_.variables().end() ? std::nullopt : std::optional(found->second);
+  }
+  std::optional<bool> flag(const std::string& name) const {
+    const auto text = variable(name);
+    if (text && text->empty()) throw UsageError(kOfPlugin, name, " is empty; expected true or false.");
+    return environment_.flag(name);
+  }
 
   void numbers() {
     s_.writes_accumulation = !plugin_.gradient_accumulation_steps.is_null();
@@ -73,7 +84,7 @@ class PluginReader {
     if (s_.writes_accumulation) {
       s_.gradient_accumulation_steps = plugin_.gradient_accumulation_steps;
     } else if (const auto text = variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")) {
-      const bool digits = std::all_of(text->begin(), text->end(), [](unsigned char c) { return std::isdigit(c); });
+      const bool digits = !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
       s_.gradient_accumulation_steps =
           digits ? Value(parse_number<int64_t>(*text, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "a number"))
                  : Value(*text);
@@ -143,6 +154,11 @@ class PluginReader {
       throw UsageError(kOfPlugin, s_.config.source(),
                        " has no zero_optimization. Write {\"zero_optimization\": {\"stage\": 2}}, for example.");
     }
+    const Value* zero = s_.config.find("zero_optimization");
+    if (!zero->is_map() && !zero->is_null()) {
+      throw UsageError(kOfPlugin, "zero_optimization is ", zero->to_json(), " in ", s_.config.source(),
+                       "; expected a map, such as {\"stage\": 2}.");
+    }
     s_.writes_accumulation = writes;
     s_.writes_clipping = s_.config.find("gradient_clipping") != nullptr;
     const std::vector<std::pair<std::string, Value>> own = {
@@ -193,8 +209,7 @@ class PluginReader {
 
   void init_flag() {
     const bool zero3 = s_.config.is_zero3();
-    s_.zero3_init_flag =
-        plugin_.zero3_init_flag.value_or(environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_INIT").value_or(zero3));
+    s_.zero3_init_flag = plugin_.zero3_init_flag.value_or(flag("ACCELERATE_DEEPSPEED_ZERO3_INIT").value_or(zero3));
     if (s_.zero3_init_flag && !zero3) {
       s_.notes.push_back("zero3_init_flag counts at stage 3 only; it is read as false");
       s_.zero3_init_flag = false;
@@ -218,7 +233,17 @@ void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_p
   if (fp16 && !config.contains("fp16")) config["fp16"] = Value::map({{"enabled", true}, {"auto_cast", true}});
   if (bf16 && !config.contains("bf16")) config["bf16"] = Value::map({{"enabled", true}});
   const char* other = fp16 ? "bf16" : "fp16";
-  if ((fp16 || bf16) && settings.config.is_true(std::string(other) + ".enabled")) {
+  for (const char* dtype : {"fp16", "bf16"}) {
+    const auto* section = config.find(dtype);
+    const bool may_be_null = mixed_precision == "no" || dtype != std::string(other);
+    if (section == nullptr || section->is_map() || (section->is_null() && may_be_null)) continue;
+    throw UsageError(kOfPlugin, dtype, " is ", section->to_json(), " in ", settings.config.source(),
+                     "; expected a map, such as {\"enabled\": \"auto\"}.");
+  }
+  const Value enabled = settings.config.get_value(std::string(other) + ".enabled");
+  const bool is_on =
+      enabled == Value(true) || enabled == Value("true") || enabled == Value("True") || enabled == Value("TRUE");
+  if (mixed_precision != "no" && is_on) {
     throw UsageError(kOfPlugin, "mixed_precision is ", mixed_precision, ", but ", settings.config.source(), " enables ",
                      other, ". Write \"auto\" there, or change mixed_precision.");
   }

@@ -1,6 +1,7 @@
 // The checks of a DeepSpeed configuration against the table of keys; see deepspeed_config.h.
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <sstream>
@@ -23,6 +24,41 @@ std::vector<std::string> words_of(const char* text) {
   return all;
 }
 
+// Of these DeepSpeed reads letters of any case.
+bool folds_case(const DeepSpeedKey& key) {
+  const std::string path = key.path;
+  return path == "checkpoint.tag_validation" || path == "gradient_allreduce_op" ||
+         path.ends_with("communication_data_type");
+}
+
+// Returns the word in the case of the choices.
+std::string folded(std::string word, const std::string& choice) {
+  const bool upper = std::isupper(static_cast<unsigned char>(choice[0])) != 0;
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [&](unsigned char c) { return upper ? std::toupper(c) : std::tolower(c); });
+  return word;
+}
+
+// DeepSpeed's checked sections read "5" as 5 and "true" as true; other texts stay.
+Value unquoted(const DeepSpeedKey& key, const Value& value) {
+  const bool is_number = key.type == KeyType::kCount || key.type == KeyType::kReal;
+  if (!value.is_string() || (!is_number && key.type != KeyType::kBool)) return value;
+  const std::string word = folded(value.as_string(), "a");
+  if (!is_number) {
+    for (const char* yes : {"true", "yes", "on", "t", "y", "1"}) {
+      if (word == yes) return true;
+    }
+    for (const char* no : {"false", "no", "off", "f", "n", "0"}) {
+      if (word == no) return false;
+    }
+    return value;
+  }
+  double number = 0;
+  const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), number);
+  const bool is_count = key.type == KeyType::kReal || word.find_first_not_of("+-0123456789") == std::string::npos;
+  return failed == std::errc() && end == word.data() + word.size() && is_count ? Value(number) : value;
+}
+
 // Returns the mistake of a value of this key; "" if there is none.
 std::string problem_of(const DeepSpeedKey& key, const Value& value) {
   const auto expected = [&](const std::string& wanted) { return text("is ", value.to_json(), "; expected ", wanted); };
@@ -34,6 +70,7 @@ std::string problem_of(const DeepSpeedKey& key, const Value& value) {
       if (!value.is_number()) return expected(value.is_string() ? "a number, without quotes" : "a number");
       const double number = value.as_double();
       if (key.type == KeyType::kCount && number != std::floor(number)) return expected("a whole number");
+      if (key.type == KeyType::kCount && std::abs(number) > 9.3e18) return expected("a number below 2^63");
       return number < key.least ? expected(text(key.least > 0 && key.least < 1e-9 ? "above " : "at least ",
                                                 key.least < 1e-9 && key.least > 0 ? 0 : key.least))
                                 : "";
@@ -43,9 +80,7 @@ std::string problem_of(const DeepSpeedKey& key, const Value& value) {
     case KeyType::kChoice: {
       const auto choices = words_of(key.choices);
       std::string word = value.is_string() ? value.as_string() : value.to_json();
-      const bool folds = std::string(key.path) == "checkpoint.tag_validation";
-      if (folds)
-        std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
+      if (folds_case(key)) word = folded(word, choices[0]);
       if (value.is_string() && std::find(choices.begin(), choices.end(), word) != choices.end()) return "";
       return expected(join(choices, " or ")) + did_you_mean(word, choices);
     }
@@ -83,13 +118,17 @@ class DeepSpeedResolver {
     for (const auto& [name, value] : map.as_map()) {
       const std::string path = prefix.empty() ? name : prefix + "." + name;
       const auto* key = find_deepspeed_key(path);
-      if (key == nullptr) {
+      if (path == "bfloat16" && map.contains("bf16") && !map.find("bf16")->is_null()) {
+        resolved_.notes.push_back("bfloat16 is the old name of bf16, which is there as well and counts");
+      } else if (key == nullptr) {
         unknown(path, prefix, name);
       } else if (key->answer == KeyAnswer::kRemoved) {
         problems_.push_back(path + ": " + key->words);
       } else if (!(value.is_string() && value.as_string() == "auto") &&
-                 !(value.is_null() && std::string(key->otherwise) == "null")) {
-        known(*key, path, value);
+                 !(value.is_null() && (std::string(key->otherwise) == "null" || path == "gradient_clipping"))) {
+        const bool is_lenient =
+            prefix.starts_with("zero_optimization") || prefix.starts_with("fp16") || prefix.starts_with("bf");
+        known(*key, path, is_lenient ? unquoted(*key, value) : value);
       }
     }
   }
@@ -110,6 +149,13 @@ class DeepSpeedResolver {
       resolved_.given_.emplace_back(key.path, Value(value.as_bool() ? 1 : 0));
       return;
     }
+    if (std::string(key.path) == "zero_optimization" && value.is_bool()) {
+      // DeepSpeed's oldest form.
+      resolved_.notes.push_back(
+          text(path, value.as_bool() ? " is true: read as stage 1" : " is false: read as stage 0"));
+      if (value.as_bool()) resolved_.given_.emplace_back("zero_optimization.stage", Value(1));
+      return;
+    }
     const std::string problem = problem_of(key, value);
     if (!problem.empty()) {
       problems_.push_back(path + " " + problem);
@@ -126,6 +172,8 @@ class DeepSpeedResolver {
     }
     Value own = value;
     if (key.type == KeyType::kBool && value.is_int()) own = value.as_int() != 0;
+    if (key.type == KeyType::kChoice && folds_case(key) && std::string(key.path) != "checkpoint.tag_validation")
+      own = folded(value.as_string(), words_of(key.choices)[0]);
     if (key.type == KeyType::kCount) own = static_cast<int64_t>(std::min(value.as_double(), 9.2e18));
     const bool differs = !(own == Value::parse_json(key.otherwise)) &&
                          !(own.is_number() && Value::parse_json(key.otherwise).is_number() &&
@@ -155,7 +203,7 @@ class DeepSpeedResolver {
          {std::pair{"cpu_offload", "offload_optimizer"}, std::pair{"cpu_offload_param", "offload_param"}}) {
       const auto* value = find(zero + old);
       if (value == nullptr) continue;
-      if (find(zero + section) != nullptr) {
+      if (config_.find(zero + section) != nullptr) {
         problems_.push_back(
             text(zero, old, " is the old name of ", section, ", which is there as well; leave the old one out"));
       } else if (value->as_bool()) {
@@ -164,11 +212,13 @@ class DeepSpeedResolver {
         set(zero + section + ".device", "cpu");
       }
     }
+    const std::string save = zero + "stage3_gather_16bit_weights_on_model_save";
     if (const auto* value = find(zero + "stage3_gather_fp16_weights_on_model_save")) {
+      if (find(save) != nullptr) {
+        problems_.push_back(text(zero, "stage3_gather_fp16_weights_on_model_save is the old name of ", save,
+                                 ", which is there as well; leave the old one out"));
+      }
       set(zero + "stage3_gather_16bit_weights_on_model_save", *value);
-    }
-    if (find("bfloat16") != nullptr && find("bf16") != nullptr && config_.find("bf16") != nullptr) {
-      problems_.push_back("bfloat16 is another name of bf16, which is there as well; leave one out");
     }
   }
 
@@ -178,13 +228,38 @@ class DeepSpeedResolver {
     if (stage > 3) problems_.push_back(text("zero_optimization.stage is ", stage, "; expected 0, 1, 2 or 3"));
     resolved_.stage = static_cast<int>(stage);
     if (stage == 3 && find("zero_optimization.overlap_comm") == nullptr) set("zero_optimization.overlap_comm", true);
+    const std::string zero = "zero_optimization.";
+    if (!resolved_.on(zero + "compute_grad_norm") && stage != 1 && stage != 2) {
+      problems_.push_back(text(zero, "compute_grad_norm is false at stage ", stage, "; expected stage 1 or 2 with it"));
+    }
+    if (resolved_.real(zero + "offload_optimizer.ratio") < 1 && stage != 3) {
+      problems_.push_back(
+          text(zero, "offload_optimizer.ratio is below 1 at stage ", stage, "; expected stage 3 with it"));
+    }
+    if (resolved_.text("gradient_allreduce_op") == "sum" && stage == 3) {
+      problems_.push_back("gradient_allreduce_op is \"sum\" at stage 3, which takes the mean");
+    }
   }
 
   void precision() {
     const bool fp16 = resolved_.on("fp16.enabled"), bf16 = resolved_.on("bf16.enabled");
     if (fp16 && bf16) problems_.push_back("fp16.enabled and bf16.enabled are both true; expected one of them");
     if (fp16 && resolved_.real("fp16.loss_scale") == 0 && resolved_.count("fp16.loss_scale_window") <= 0) {
-      problems_.push_back("fp16.loss_scale_window is 0; expected above 0 where loss_scale is 0 (dynamic)");
+      problems_.push_back(text("fp16.loss_scale_window is ", resolved_.count("fp16.loss_scale_window"),
+                               "; expected above 0 where loss_scale is 0 (dynamic)"));
+    }
+    if (fp16 && resolved_.real("fp16.loss_scale") == 0 && resolved_.count("fp16.min_loss_scale") <= 0) {
+      problems_.push_back(text("fp16.min_loss_scale is ", resolved_.count("fp16.min_loss_scale"),
+                               "; expected above 0 where loss_scale is 0 (dynamic)"));
+    }
+    for (const char* key :
+         {"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"}) {
+      if (resolved_.on(key) && resolved_.stage == 0)
+        problems_.push_back(text(key, " is true at stage 0; expected stage 1, 2 or 3 with it"));
+    }
+    if (resolved_.on("bf16.bf16_optimizer_states") && !resolved_.on("bf16.bf16_master_weights_and_grads")) {
+      problems_.push_back(
+          "bf16.bf16_optimizer_states is true without bf16_master_weights_and_grads. Set both, or none");
     }
     const std::string accumulates = resolved_.text("data_types.grad_accum_dtype");
     if (accumulates == "fp16" || accumulates == "bf16") {
@@ -251,9 +326,6 @@ class DeepSpeedResolver {
     if (!param.empty() && param != mode) {
       all.push_back(text("data_types.param_dtype is ", param, ", and fp16.enabled and bf16.enabled make it ", mode,
                          ". Enable ", param == "fp32" ? "neither" : param, " there, or leave param_dtype out"));
-    }
-    if (resolved_.text("gradient_allreduce_op") == "sum" && resolved_.stage == 3) {
-      all.push_back("gradient_allreduce_op is \"sum\" at stage 3, which takes the mean");
     }
   }
 

@@ -28,7 +28,10 @@ std::string trimmed(const std::string& text) {
 
 /// Returns the index of one of `names` (any case) or of its number, from 1.
 int parse_name(const std::string& text, const std::string& source, const std::vector<std::string>& names) {
-  const std::string word = upper(text);
+  std::string word = upper(text);
+  // Python's int() reads "02" as well.
+  const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) word.erase(0, std::min(word.find_first_not_of('0'), word.size() - 1));
   for (size_t i = 0; i < names.size(); ++i) {
     if (word == names[i] || word == hasten::text(i + 1)) return static_cast<int>(i) + 1;
   }
@@ -67,7 +70,9 @@ bool reshards(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
 }
 
-int64_t parse_count(const std::string& text, const std::string& source) {
+int64_t parse_count(const std::string& given, const std::string& source) {
+  std::string text = trimmed(given);
+  if (text.starts_with('+')) text.erase(0, 1);
   double value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed != std::errc() || end != text.data() + text.size() || value != std::floor(value) ||
@@ -121,7 +126,7 @@ class FsdpReader {
     if (plugin_.fsdp_version) {
       s_.fsdp_version = *plugin_.fsdp_version;
     } else if (const auto text = variable("FSDP_VERSION")) {
-      s_.fsdp_version = parse_name(*text, "FSDP_VERSION", {"1", "2"});
+      s_.fsdp_version = parse_name(trimmed(*text), "FSDP_VERSION", {"1", "2"});
     }
     if (s_.fsdp_version != 1 && s_.fsdp_version != 2) {
       throw UsageError(kFsdp, "fsdp_version is ", s_.fsdp_version, "; expected 1 or 2.");
@@ -148,16 +153,17 @@ class FsdpReader {
     } else if (const auto from_variable = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       text = *from_variable, reshard = "FSDP_RESHARD_AFTER_FORWARD";
     }
-    if (text.empty()) return;
+    const bool from_argument = plugin_.reshard_after_forward.is_string();
+    if (text.empty() && !from_argument) return;
     const auto& names = strategy_names();
     const bool is_number = text.size() == 1 && text[0] >= '2' && text[0] <= '5';
-    if (std::find(names.begin(), names.end(), upper(text)) == names.end() && !is_number) {
+    if (!from_argument && std::find(names.begin(), names.end(), upper(text)) == names.end() && !is_number) {
       // The launcher's default for version 2 is handed to version 1 as well.
       if (!parse_bool(text, reshard))
         note(reshard + "=" + text + " has no effect under fsdp_version 1, which reads sharding_strategy.");
       return;
     }
-    const auto other = parse_sharding_strategy(text, reshard);
+    const auto other = parse_sharding_strategy(strategy_text(text), reshard);
     if (other == own || other == ShardingStrategy::kFullShard) return;
     if (given && own != ShardingStrategy::kFullShard) {
       throw UsageError(kFsdp, source, "=", *given, " and ", reshard, "=", text,
@@ -257,20 +263,22 @@ class FsdpReader {
       s_.auto_wrap_policy = static_cast<AutoWrapPolicy>(found - names.begin());
     }
     const auto classes = variable("FSDP_TRANSFORMER_CLS_TO_WRAP"), least = variable("FSDP_MIN_NUM_PARAMS");
+    s_.transformer_cls_names_to_wrap = plugin_.transformer_cls_names_to_wrap;
+    s_.min_num_params = plugin_.min_num_params;
+    if (s_.min_num_params.value_or(0) < 0)
+      throw UsageError(kFsdp, "min_num_params is ", *s_.min_num_params, "; expected 0 or more.");
     if (s_.auto_wrap_policy == AutoWrapPolicy::kTransformer) {
-      s_.transformer_cls_names_to_wrap = plugin_.transformer_cls_names_to_wrap;
       if (!s_.transformer_cls_names_to_wrap && classes) {
         s_.transformer_cls_names_to_wrap.emplace();
-        std::istringstream words(*classes);
+        // An empty name stays, and is refused as a class that the model lacks.
+        std::istringstream words(*classes + ",");
         for (std::string word; std::getline(words, word, ',');) s_.transformer_cls_names_to_wrap->push_back(word);
       }
       if (s_.transformer_cls_names_to_wrap) {
         for (auto& name : *s_.transformer_cls_names_to_wrap) name = trimmed(name);
       }
     } else if (s_.auto_wrap_policy == AutoWrapPolicy::kSize) {
-      s_.min_num_params = plugin_.min_num_params.value_or(least ? parse_count(*least, "FSDP_MIN_NUM_PARAMS") : 0);
-      if (*s_.min_num_params < 0)
-        throw UsageError(kFsdp, "min_num_params is ", *s_.min_num_params, "; expected 0 or more.");
+      if (!s_.min_num_params) s_.min_num_params = least ? parse_count(*least, "FSDP_MIN_NUM_PARAMS") : 0;
     } else if (plugin_.min_num_params ||
                (plugin_.transformer_cls_names_to_wrap && s_.auto_wrap_policy != AutoWrapPolicy::kNone)) {
       note("min_num_params and transformer_cls_names_to_wrap have no effect without their auto_wrap_policy.");
@@ -362,8 +370,8 @@ namespace {
 core::Value resharding_of(const std::string& key, const core::Value& value) {
   if (value.is_bool() || value.is_null()) return value;
   const std::string name = value.is_string() ? value.as_string() : value.to_json();
-  if (key == "fsdp_reshard_after_forward" && (upper(name) == "TRUE" || upper(name) == "FALSE"))
-    return upper(name) == "TRUE";
+  // Version 2 reads such a text by itself.
+  if (key == "fsdp_reshard_after_forward" && (upper(name) == "TRUE" || upper(name) == "FALSE")) return value;
   return reshards(parse_sharding_strategy(name, key));
 }
 

@@ -172,6 +172,61 @@ TEST(DeepSpeedConfig, lists_are_lists_of_names_and_auto_modules_wait_for_nothing
   EXPECT_THAT(resolved.names("zero_optimization.leaf_module.names"), ::testing::ElementsAre("experts"));
 }
 
+TEST(DeepSpeedConfig, quoted_numbers_and_letters_of_any_case_are_read_as_deepspeed_does) {
+  const auto resolved = resolve_deepspeed(
+      config_of(R"({"train_batch_size": 8, "gradient_allreduce_op": "SUM", "communication_data_type": "FP16",
+    "zero_optimization": {"stage": "2", "reduce_bucket_size": "500", "round_robin_gradients": "yes"}})"),
+      2);
+  EXPECT_EQ(resolved.stage, 2);
+  EXPECT_EQ(resolved.count("zero_optimization.reduce_bucket_size"), 500);
+  EXPECT_TRUE(resolved.on("zero_optimization.round_robin_gradients"));
+  EXPECT_EQ(resolved.text("gradient_allreduce_op"), "sum");
+  EXPECT_EQ(resolved.text("communication_data_type"), "fp16");
+  EXPECT_EQ(resolve_deepspeed(config_of(R"({"train_batch_size": 8, "zero_optimization": true})"), 2).stage, 1);
+  EXPECT_EQ(resolve_deepspeed(config_of(R"({"train_batch_size": 8, "zero_optimization": false})"), 2).stage, 0);
+}
+
+TEST(DeepSpeedConfig, settings_that_do_not_go_together_are_refused) {
+  const auto problem = [](const std::string& rest) {
+    return message_of<UsageError>([&] { resolve_deepspeed(config_of(R"({"train_batch_size": 8, )" + rest + "}"), 2); });
+  };
+  EXPECT_THAT(problem(R"("zero_optimization": {"stage": 3, "compute_grad_norm": false})"),
+              HasSubstr("compute_grad_norm is false at stage 3"));
+  EXPECT_THAT(problem(R"("zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.3}})"),
+              HasSubstr("ratio is below 1 at stage 2"));
+  EXPECT_THAT(problem(R"("zero_optimization": {"stage": 2, "cpu_offload": true, "offload_optimizer": null})"),
+              HasSubstr("cpu_offload is the old name"));
+  EXPECT_THAT(problem(R"("zero_optimization": {"stage": 3, "stage3_gather_fp16_weights_on_model_save": true,
+                         "stage3_gather_16bit_weights_on_model_save": true})"),
+              HasSubstr("old name"));
+  EXPECT_THAT(problem(R"("gradient_allreduce_op": "sum", "zero_optimization": {"stage": 3})"), HasSubstr("stage 3"));
+  EXPECT_THAT(problem(R"("fp16": {"enabled": true, "min_loss_scale": 0})"), HasSubstr("min_loss_scale is 0"));
+  EXPECT_THAT(problem(R"("bf16": {"enabled": true, "bf16_optimizer_states": true}, "zero_optimization": {"stage": 1})"),
+              HasSubstr("bf16_optimizer_states is true without"));
+  EXPECT_THAT(problem(R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})"), HasSubstr("stage 0"));
+  EXPECT_THAT(problem(R"("tensorboard": {"enabled": true, "output_pth": "x"})"), HasSubstr("output_path"));
+  EXPECT_THAT(problem(R"("zero_optimization": {"stage": 3, "fast_init": true})"), HasSubstr("unknown key"));
+  EXPECT_EQ(problem(R"("fp16": {"enabled": true, "loss_scale": 8, "min_loss_scale": 0})"), "nothing was thrown");
+}
+
+TEST(DeepSpeedPlugin, an_empty_variable_is_a_wrong_value) {
+  for (const char* name : {"ACCELERATE_GRADIENT_CLIPPING", "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+                           "ACCELERATE_DEEPSPEED_ZERO3_INIT", "ACCELERATE_DEEPSPEED_CONFIG_FILE"}) {
+    EXPECT_THROW(resolve_deepspeed_plugin({}, Environment::of({{name, ""}})), UsageError) << name;
+  }
+  EXPECT_EQ(resolve_deepspeed_plugin({}, Environment::of({{"ACCELERATE_DEEPSPEED_ZERO_STAGE", " 3"}})).zero_stage,
+            Value(3));
+}
+
+TEST(DeepSpeedPlugin, a_dtype_that_a_text_enables_contradicts_the_program_as_well) {
+  const auto file = Value::parse_json(R"({"zero_optimization": {"stage": 2}, "fp16": {"enabled": "true"}})");
+  auto settings = resolve_deepspeed_plugin({.hf_ds_config = file}, Environment::of({}));
+  EXPECT_THROW(set_mixed_precision(settings, "bf16"), UsageError);
+  EXPECT_THROW(resolve_deepspeed_plugin({.hf_ds_config = Value::parse_json(R"({"zero_optimization": true})")},
+                                        Environment::of({})),
+               UsageError);
+}
+
 TEST(DeepSpeedConfig, every_key_has_a_default_of_its_type_and_one_place) {
   std::set<std::string> seen;
   for (const auto& key : deepspeed_keys()) {

@@ -117,12 +117,16 @@ double LRRangeTest::rate(size_t group, double, Moment) const {
 OneCycle::OneCycle(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "OneCycle"),
       options_(options),
+      min_(options.cycle_min_lr.expand(num_groups(), name(), "cycle_min_lr")),
+      max_(options.cycle_max_lr.expand(num_groups(), name(), "cycle_max_lr")),
+      min_mom_(options.cycle_min_mom.expand(num_groups(), name(), "cycle_min_mom")),
+      max_mom_(options.cycle_max_mom.expand(num_groups(), name(), "cycle_max_mom")),
       moves_betas_(options.cycle_momentum && has_betas(optimizer)),
       second_(options.cycle_second_step_size.value_or(options.cycle_first_step_size)),
       total_(options.cycle_first_step_size + second_) {
   detail::require(options.cycle_first_step_size > 0, name(), "cycle_first_step_size", options.cycle_first_step_size,
                   "above 0");
-  detail::require(second_ > 0, name(), "cycle_second_step_size", second_, "above 0");
+  detail::require(second_ >= 0, name(), "cycle_second_step_size", second_, "at least 0");
   detail::require(options.decay_step_size >= 0, name(), "decay_step_size", options.decay_step_size, "at least 0");
   start();
 }
@@ -130,7 +134,7 @@ OneCycle::OneCycle(torch::optim::Optimizer& optimizer, const Options& options)
 void OneCycle::start() {
   Scheduler::start();
   if (!moves_betas_) return;
-  for (size_t group = 0; group < num_groups(); ++group) set_betas(optimizer(), group, options_.cycle_min_mom);
+  for (size_t group = 0; group < num_groups(); ++group) set_betas(optimizer(), group, min_mom_[group]);
 }
 
 double OneCycle::height() const {
@@ -150,19 +154,19 @@ double OneCycle::decay() const {
   return (step - total_ + 1) / options_.decay_step_size;
 }
 
-double OneCycle::rate(size_t, double, Moment) const {
+double OneCycle::rate(size_t group, double, Moment) const {
   const double step = static_cast<double>(last_epoch()) - 1;
-  if (step < 0) return options_.cycle_min_lr;
-  if (step < total_) return options_.cycle_min_lr + (options_.cycle_max_lr - options_.cycle_min_lr) * height();
-  return options_.cycle_min_lr / (1 + options_.decay_lr_rate * decay());
+  if (step < 0) return min_[group];
+  if (step < total_) return min_[group] + (max_[group] - min_[group]) * height();
+  return min_[group] / (1 + options_.decay_lr_rate * decay());
 }
 
-std::optional<double> OneCycle::momentum(size_t) const {
+std::optional<double> OneCycle::momentum(size_t group) const {
   if (!moves_betas_) return {};
   const double step = static_cast<double>(last_epoch()) - 1;
-  if (step < 0) return options_.cycle_min_mom;
-  if (step < total_) return options_.cycle_max_mom - (options_.cycle_max_mom - options_.cycle_min_mom) * height();
-  return options_.cycle_max_mom * (1 + options_.decay_mom_rate * decay());
+  if (step < 0) return min_mom_[group];
+  if (step < total_) return max_mom_[group] - (max_mom_[group] - min_mom_[group]) * height();
+  return max_mom_[group] * (1 + options_.decay_mom_rate * decay());
 }
 
 }  // namespace hasten::optim::deepspeed

@@ -31,6 +31,10 @@ class Params {
   bool take(const char* key, int64_t& own) {
     double value = 0;
     if (!take(key, value)) return false;
+    // DeepSpeed takes these as integers only.
+    const bool is_count = std::string(key).ends_with("_num_steps") || std::string(key).ends_with("_step_size");
+    if (is_count && std::string(key) != "total_num_steps" && !params_.find(key)->is_int())
+      fail(key, *params_.find(key), "a whole number, written without a point");
     if (value != static_cast<double>(static_cast<int64_t>(value))) fail(key, *params_.find(key), "a whole number");
     own = static_cast<int64_t>(value);
     return true;
@@ -47,7 +51,13 @@ class Params {
   }
   void take(const char* key, PerGroup<double>& own) {
     const auto* value = find(key);
-    if (value == nullptr) return;
+    if (value == nullptr) {
+      // Null is a value of this one: the groups' own rates.
+      if (params_.find(key) == nullptr) return;
+      if (std::string(key) != "warmup_max_lr") fail(key, *params_.find(key), "a number, or a list of numbers");
+      own = {};
+      return;
+    }
     if (value->is_number()) {
       own = value->as_double();
       return;
@@ -83,6 +93,8 @@ class Params {
     }
     if (params_.is_null()) return;
     for (const auto& [key, value] : params_.as_map()) {
+      if (key == "last_batch_iteration" && value != Value(-1))
+        fail(key.c_str(), value, "-1. To go on where a run ended, load the schedule's state");
       if (std::find(known_.begin(), known_.end(), key) != known_.end() || key == "last_batch_iteration" ||
           key == "verbose")
         continue;

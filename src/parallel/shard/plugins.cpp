@@ -38,7 +38,7 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
   if (device == "nvme") options.device = OffloadDevice::kFile;
   options.path = resolved.text(path + ".nvme_path");
   // A tile is read, stepped and written at a time. The peer's default of 10^9 elements means "all of it".
-  if (resolved.is_given("zero_optimization.sub_group_size")) {
+  if (resolved.count("zero_optimization.sub_group_size") > 0 && resolved.is_given("zero_optimization.sub_group_size")) {
     options.tile_numel = std::min<int64_t>(resolved.count("zero_optimization.sub_group_size"), int64_t{1} << 26);
   }
   options.block_bytes = resolved.count("aio.block_size");
@@ -107,7 +107,8 @@ ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::
     base.wrap.unit_bytes =
         std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.reduce_bucket_size"), bytes));
   }
-  if (resolved.is_given("zero_optimization.allgather_bucket_size")) {
+  if (resolved.count("zero_optimization.allgather_bucket_size") > 0 &&
+      resolved.is_given("zero_optimization.allgather_bucket_size")) {
     base.wrap.unit_bytes =
         std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.allgather_bucket_size"), bytes));
   }

@@ -107,17 +107,17 @@ class LRRangeTest final : public Scheduler {
 };
 
 struct OneCycleOptions {
-  double cycle_min_lr = 0.0, cycle_max_lr = 0.0;  ///< Required.
+  PerGroup<double> cycle_min_lr = {}, cycle_max_lr = {};  ///< Required.
   double decay_lr_rate = 0.0;
   double cycle_first_step_size = 2000;
-  /// Unset: as the first.
+  /// Unset: as the first. 0: no way down.
   std::optional<double> cycle_second_step_size = {};
   int64_t cycle_first_stair_count = 0;
   std::optional<int64_t> cycle_second_stair_count = {};
   double decay_step_size = 0;
   /// Only for optimizers with betas.
   bool cycle_momentum = true;
-  double cycle_min_mom = 0.8, cycle_max_mom = 0.9;
+  PerGroup<double> cycle_min_mom = 0.8, cycle_max_mom = 0.9;
   double decay_mom_rate = 0.0;
 };
 
@@ -126,7 +126,8 @@ struct OneCycleOptions {
 class OneCycle final : public Scheduler {
  public:
   using Options = OneCycleOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if a rate is missing, or a step size is not above 0.
+  /// Collective: no. Blocks: no. Throws: UsageError if a rate is missing, a list has another length than the groups, or
+  /// the first step size is not above 0.
   OneCycle(torch::optim::Optimizer& optimizer, const Options& options);
 
   void start() override;
@@ -139,6 +140,7 @@ class OneCycle final : public Scheduler {
   double decay() const;
 
   Options options_;
+  std::vector<double> min_, max_, min_mom_, max_mom_;
   bool moves_betas_ = false;
   double second_ = 0, total_ = 0;
 };
