@@ -1,6 +1,7 @@
 // The greedy search for a device map (device_map.h), in Accelerate's order of decisions.
 #include <algorithm>
 #include <deque>
+#include <set>
 
 #include "hasten/core/error.h"
 #include "hasten/plan/device_map.h"
@@ -115,7 +116,8 @@ class Search {
       prepend(split_entry(entry));
       return refresh_largest();
     }
-    if (device.used == 0 && options_.fallback_allocation &&
+    // Once for each entry until something is placed: two entries that are tied would take turns for ever.
+    if (device.used == 0 && options_.fallback_allocation && fell_back_.insert(entry.name).second &&
         fall_back(entry, device.limit - std::max(largest_.bytes, with_ties))) {
       return;
     }
@@ -123,12 +125,14 @@ class Search {
     say(device_text(device.device), " is full for ", entry.name, " (", with_ties, " bytes); going to the next device");
     device.used += reserve;
     ++current_;
+    fell_back_.clear();
     prepend({entry});
   }
 
   void assign(const TreeEntry& entry, const Ties& ties, double bytes, Filled& device) {
     say("putting ", entry.name, " (", bytes, " bytes) on ", device_text(device.device));
     device.used += bytes;
+    fell_back_.clear();
     result_.device_map.set(entry.name, device.device);
     for (const TreeEntry& tied : ties.entries) {
       std::erase_if(open_, [&](const TreeEntry& other) { return other.name == tied.name; });
@@ -215,6 +219,7 @@ class Search {
   std::vector<Filled> devices_;
   LargestLayer largest_;
   size_t current_ = 0;
+  std::set<std::string> fell_back_;  ///< entries that gave way to a smaller one since the last was placed
   InferredMap result_;
 };
 

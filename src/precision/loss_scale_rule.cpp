@@ -82,8 +82,9 @@ LossScaleState initial_state(const LossScaleRule& rule) {
   const auto expect = [&wrong](bool good, const char* name, double value, const char* expected) {
     if (!good) wrong += text(wrong.empty() ? "" : "; ", name, " = ", value, ", expected ", expected);
   };
-  expect(std::isfinite(rule.init_scale) && rule.init_scale > 0, "init_scale", rule.init_scale,
-         "a finite number above 0");
+  const auto init_scale = static_cast<float>(rule.init_scale);  // the scale is a float32: 1e-50 is 0, and 1e39 infinite
+  expect(std::isfinite(init_scale) && init_scale > 0, "init_scale", rule.init_scale,
+         "a finite number above 0 that float32 can hold");
   expect(std::isfinite(rule.growth_factor) && rule.growth_factor > 1, "growth_factor", rule.growth_factor, "above 1");
   expect(rule.backoff_factor > 0 && rule.backoff_factor < 1, "backoff_factor", rule.backoff_factor, "between 0 and 1");
   expect(rule.growth_interval >= 1, "growth_interval", static_cast<double>(rule.growth_interval), "at least 1");

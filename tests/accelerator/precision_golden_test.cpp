@@ -377,13 +377,19 @@ TEST(PrecisionGolden, GradScalerIsTorchs) {
   topic.on_quirk("scale-reaches-zero", [](const GoldenCase& golden) {
     json result = golden.expected;
     double scale = static_cast<double>(static_cast<float>(golden.input.at("init_scale").get<double>())), parameter = 0;
+    int64_t good = 0;
     for (size_t i = 0; i < golden.input.at("found_inf").size(); ++i) {
       if (golden.input.at("found_inf").at(i).get<bool>()) {
         const auto smaller = static_cast<float>(scale * golden.input.at("backoff_factor").get<double>());
         if (smaller > 0) scale = static_cast<double>(smaller);
+        good = 0;
       } else {
         const auto gradient = static_cast<float>(static_cast<float>(scale) * 0.25F);
         parameter -= static_cast<double>(gradient * static_cast<float>(1 / scale));
+        if (++good == golden.input.at("growth_interval").get<int64_t>()) {
+          scale = static_cast<double>(static_cast<float>(scale * golden.input.at("growth_factor").get<double>()));
+          good = 0;
+        }
       }
       result["scale"][i] = scale;
       result["param"][i] = shown(parameter);

@@ -105,6 +105,29 @@ TEST(DeviceMap, OfRandomTreesCoversAllAndFitsTheLimits) {
   }
 }
 
+TEST(DeviceMap, TiedEntriesDoNotGiveWayToEachOtherForEver) {
+  // Each half of the pair fits device 0 by itself, but not with the half that it is tied to.
+  const auto tree = ModuleTree::from_json(core::Value::parse_json(R"({"class": "Net", "children": [
+      ["pair", {"class": "Pair", "children": [
+        ["a", {"class": "Linear", "params": [{"name": "weight", "shape": [9, 9], "dtype": "float32", "tie": 0},
+                                             {"name": "bias", "shape": [9], "dtype": "float32"}]}],
+        ["b", {"class": "Linear", "params": [{"name": "weight", "shape": [9, 9], "dtype": "float32", "tie": 0},
+                                             {"name": "bias", "shape": [9], "dtype": "float32"}]}]]}],
+      ["other", {"class": "Linear", "params": [{"name": "weight", "shape": [20, 9], "dtype": "float32"},
+                                               {"name": "bias", "shape": [20], "dtype": "float32"}]}]]})"));
+  MemoryLimits limits;
+  for (const double bytes : {597.0, 115.0, 1198.0, 239.0}) {
+    limits.entries.emplace_back(Device(static_cast<int>(limits.entries.size())), bytes);
+  }
+  InferOptions options;
+  options.fallback_allocation = true;
+  options.sizes.dtype = "float16";
+
+  const DeviceMap map = infer_auto_device_map(tree, limits, options).device_map;
+
+  EXPECT_TRUE(examine_device_map(tree, map).uncovered_tensors.empty()) << map.to_json();
+}
+
 TEST(DeviceMap, AMapWithHolesNamesAllTensorsAndTheNearestModule) {
   const auto tree = ModuleTree::from_names({{"encoder.weight", {2}}, {"decoder.weight", {2}}});
 

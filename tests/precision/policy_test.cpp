@@ -146,6 +146,12 @@ TEST(LossScaleRule, AllWrongValuesStandInOneMessage) {
   }
 }
 
+TEST(LossScaleRule, AFirstScaleThatFloat32CannotHoldIsRefused) {
+  EXPECT_THROW(initial_state({.init_scale = 1e-50}), UsageError);
+  EXPECT_THROW(initial_state({.init_scale = 1e39}), UsageError);
+  EXPECT_GT(initial_state({.init_scale = 1e-45}).scale, 0.0);
+}
+
 TEST(Fp8Scaling, ScalesFillTheFormatsRange) {
   EXPECT_EQ(dynamic_scale(2.0, Fp8Format::kE4M3), 224.0F);
   EXPECT_EQ(dynamic_scale(3.0, Fp8Format::kE4M3, true), 128.0F);

@@ -61,13 +61,22 @@ void remove_key(ConfigMap& map, std::string_view key) {
   std::erase_if(map, [=](const ConfigEntry& entry) { return entry.key == key; });
 }
 
+// true, "true", "yes" and any number but 0.
+bool is_on(const ConfigValue& value) {
+  if (const auto* flag = value.as<bool>()) return *flag;
+  if (const auto* number = value.as<int64_t>()) return *number != 0;
+  const auto* words = value.as<std::string>();
+  const ConfigValue read = words == nullptr ? ConfigValue{} : plain_scalar(*words);
+  return read.as<bool>() != nullptr && *read.as<bool>();
+}
+
 // Keys of older versions in the form of today's.
 void modernise(ConfigMap& map) {
   mend_unquoted_no(map, "distributed_type", "NO");
   mend_unquoted_no(map, "mixed_precision", "no");
   mend_unquoted_no(map, "dynamo_backend", "NO");
   if (const ConfigValue* fp16 = find_value(map, "fp16")) {
-    const bool on = fp16->as<bool>() != nullptr && *fp16->as<bool>();
+    const bool on = is_on(*fp16);
     remove_key(map, "fp16");
     if (on && find_value(map, "mixed_precision") == nullptr) {
       set_value(map, "mixed_precision", {std::string("fp16")});
@@ -81,6 +90,15 @@ void modernise(ConfigMap& map) {
   }
 }
 
+// Mappings without entries become null, at any depth, but not those in lists.
+ConfigValue without_empty_maps(ConfigValue value) {
+  auto* map = std::get_if<ConfigMap>(&value.held);
+  if (map == nullptr) return value;
+  if (map->empty()) return {};
+  for (auto& [name, inner] : *map) inner = without_empty_maps(std::move(inner));
+  return value;
+}
+
 // Form of a file that Accelerate writes: no nulls at the root, no empty mappings.
 ConfigMap completed(const ConfigMap& given, bool sagemaker) {
   ConfigMap values;
@@ -89,14 +107,7 @@ ConfigMap completed(const ConfigMap& given, bool sagemaker) {
     ConfigValue value = found == nullptr ? key.fallback : *found;
     const bool of_one = key.name == "num_processes" && found == nullptr;
     if (of_one && find_value(given, "distributed_type")->is_text("NO")) value = {int64_t{1}};
-    const auto* map = value.as<ConfigMap>();
-    if (map != nullptr) {
-      ConfigMap without_empty = *map;
-      for (auto& [name, inner] : without_empty) {
-        if (const auto* held = inner.as<ConfigMap>(); held != nullptr && held->empty()) inner = {};
-      }
-      value = map->empty() ? ConfigValue{} : ConfigValue{without_empty};
-    }
+    value = without_empty_maps(std::move(value));
     if (!value.is_null()) values.emplace_back(key.name, std::move(value));
   }
   return values;

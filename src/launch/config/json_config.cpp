@@ -12,19 +12,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-ConfigValue converted(const Json& json) {
+ConfigValue converted(const Json& json, const std::string& path) {
   if (json.is_boolean()) return {json.get<bool>()};
+  if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    refuse_syntax(path, text("the number ", json.get<uint64_t>(), " is too large"));
+  }
   if (json.is_number_integer()) return {json.get<int64_t>()};
   if (json.is_number()) return {json.get<double>()};
   if (json.is_string()) return {json.get<std::string>()};
   if (json.is_array()) {
     ConfigList list;
-    for (const Json& element : json) list.push_back(converted(element));
+    for (const Json& element : json) list.push_back(converted(element, path));
     return {std::move(list)};
   }
   if (!json.is_object()) return {};
   ConfigMap map;
-  for (const auto& [key, value] : json.items()) map.emplace_back(key, converted(value));
+  for (const auto& [key, value] : json.items()) map.emplace_back(key, converted(value, path));
   return {std::move(map)};
 }
 
@@ -59,12 +62,15 @@ ConfigValue read_json(const std::string& content, const std::string& path) {
     }
     return true;
   };
+  if (content.starts_with("\xef\xbb\xbf")) refuse_syntax(path, "it begins with a byte order mark, which is no JSON");
   try {
     const Json json = Json::parse(content, watch);
     if (!repeated.empty()) refuse_syntax(path, text("'", repeated, "' stands there twice"));
-    return converted(json);
+    return converted(json, path);
   } catch (const Json::parse_error& error) {
     refuse_syntax(path, text("it is no JSON (at byte ", error.byte, ")"));
+  } catch (const Json::out_of_range&) {
+    refuse_syntax(path, "a number in it is too large");
   }
 }
 

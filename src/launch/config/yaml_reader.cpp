@@ -17,9 +17,14 @@ size_t not_utf8(const std::string& bytes) {
     const auto lead = static_cast<unsigned char>(bytes[i]);
     const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
     if (length == 0 || i + length > bytes.size()) return i;
+    uint32_t code = length < 2 ? lead : lead & (0x7f >> length);
     for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(bytes[i + k]) >> 6) != 2) return i;
+      const auto next = static_cast<unsigned char>(bytes[i + k]);
+      if ((next >> 6) != 2) return i;
+      code = code << 6 | (next & 0x3f);
     }
+    static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return i;
     i += length;
   }
   return std::string::npos;
@@ -40,6 +45,11 @@ class Converter {
     const std::string& tag = node.Tag();
     if (tag == "!" || tag == "tag:yaml.org,2002:str") return {node.Scalar()};
     if (tag == "?" && node.Scalar() == "=") refuse_syntax(path_, text("'=' wants quotes ", place_of(node)));
+    if (tag == "tag:yaml.org,2002:float") {
+      ConfigValue read = plain_scalar(node.Scalar());
+      if (const auto* number = read.as<int64_t>()) read = {static_cast<double>(*number)};
+      return read;
+    }
     if (tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:")) return plain_scalar(node.Scalar());
     refuse_syntax(path_, text("unknown tag '", tag, "' ", place_of(node)));
   }
@@ -84,7 +94,7 @@ class Converter {
 
 // PyYAML takes a tab in quotes and comments only; yaml-cpp takes it nearly everywhere.
 void refuse_tabs(const std::string& content, const std::string& path) {
-  static const std::regex quoted_or_comment("'[^']*'|\"(\\\\.|[^\"\\\\])*\"|(^|[ \t])#.*");
+  static const std::regex quoted_or_comment("'[^']*'|\"(\\\\.|[^\"\\\\])*\"|(^| )#.*");
   if (content.find('\t') == std::string::npos) return;
   std::istringstream lines(content);
   int number = 0;
@@ -102,10 +112,27 @@ void refuse_bytes(const std::string& content, const std::string& path) {
   }
   for (size_t i = 0; i < content.size(); ++i) {
     const auto byte = static_cast<unsigned char>(content[i]);
-    if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f) {
+    const auto next = static_cast<unsigned char>(i + 1 < content.size() ? content[i + 1] : 0);
+    const auto last = static_cast<unsigned char>(i + 2 < content.size() ? content[i + 2] : 0);
+    const bool of_ascii = (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f;
+    const bool behind_ascii = byte == 0xc2 && next < 0xa0 && next != 0x85;
+    const bool no_letter = byte == 0xef && next == 0xbf && last >= 0xbe;  // U+FFFE and U+FFFF
+    if (of_ascii || behind_ascii || no_letter) {
       refuse_syntax(path, text("byte ", i, " is a control character"));
     }
   }
+}
+
+// Line breaks of YAML 1.1 that yaml-cpp does not know: a carriage return alone, and U+0085.
+std::string with_plain_breaks(const std::string& content) {
+  std::string result;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const char next = i + 1 < content.size() ? content[i + 1] : '\0';
+    const bool next_line = content[i] == '\xc2' && next == '\x85';
+    if (next_line || (content[i] == '\r' && next == '\n')) ++i;
+    result += next_line || content[i] == '\r' ? '\n' : content[i];
+  }
+  return result;
 }
 
 }  // namespace
@@ -114,8 +141,9 @@ void refuse_syntax(const std::string& path, const std::string& reason) {
   throw UsageError({"config"}, path, ": ", reason, ". Correct the file, or write a new one with hasten config.");
 }
 
-ConfigValue read_yaml(const std::string& content, const std::string& path) {
-  refuse_bytes(content, path);
+ConfigValue read_yaml(const std::string& bytes, const std::string& path) {
+  refuse_bytes(bytes, path);
+  const std::string content = with_plain_breaks(bytes);
   refuse_tabs(content, path);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(content);

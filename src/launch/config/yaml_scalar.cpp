@@ -1,6 +1,7 @@
 // The meaning of plain scalars in YAML 1.1, the form of Accelerate's files. yaml-cpp leaves it to its user. See
 // config_syntax.h.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <regex>
@@ -26,7 +27,9 @@ double sexagesimal(const std::string& digits) {
   return value;
 }
 
-ConfigValue integer(std::string digits) {
+// Text where the number has more than 64 bits.
+ConfigValue integer(const std::string& text, std::string digits) {
+  errno = 0;
   const bool negative = digits[0] == '-';
   if (digits[0] == '-' || digits[0] == '+') digits.erase(0, 1);
   int64_t value = 0;
@@ -37,6 +40,7 @@ ConfigValue integer(std::string digits) {
   } else {
     value = std::strtoll(digits.c_str(), nullptr, 0);  // 0x and 0 (octal) as in C
   }
+  if (errno == ERANGE) return {text};
   return {negative ? -value : value};
 }
 
@@ -72,9 +76,17 @@ ConfigValue plain_scalar(const std::string& text) {
   for (const char letter : text) {
     if (letter != '_') digits += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   }
-  if (std::regex_match(text, integers)) return integer(digits);
+  if (std::regex_match(text, integers)) return integer(text, digits);
   if (std::regex_match(text, reals)) return real(digits);
   return {text};
+}
+
+bool is_timestamp(const std::string& text) {
+  static const std::regex form(
+      "[0-9]{4}-[0-9]{2}-[0-9]{2}|"
+      "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt]|[ \\t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(\\.[0-9]*)?"
+      "([ \\t]*(Z|[-+][0-9]{1,2}(:[0-9]{2})?))?");
+  return text.size() >= 10 && text[4] == '-' && std::regex_match(text, form);
 }
 
 }  // namespace hasten::launcher

@@ -35,10 +35,11 @@ Style style_of(const std::string& text) {
       if (letter == '#' && is_blank_or_end(text, i - 1)) plain = false;
     }
     // A folded text cannot hold a blank next to a line break.
-    if (letter == ' ' && i + 1 < text.size() && text[i + 1] == '\n') return Style::kDouble;
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if ((letter == ' ' && next == '\n') || (letter == '\n' && next == ' ')) return Style::kDouble;
   }
   if (text.front() == ' ' || text.back() == ' ') plain = false;
-  if (plain && plain_scalar(text).as<std::string>() == nullptr) plain = false;
+  if (plain && (plain_scalar(text).as<std::string>() == nullptr || is_timestamp(text))) plain = false;
   return plain ? Style::kPlain : Style::kSingle;
 }
 

@@ -90,7 +90,8 @@ class HandOn {
     if (chosen) {
       const int share = machine_.num_physical_cores() / plan_.num_local_processes;
       set("OMP_NUM_THREADS", *wanted == "auto" ? text(std::max(1, share)) : *wanted);
-    } else if (inherited_.has("OMP_NUM_THREADS")) {
+    } else if (inherited_.has("OMP_NUM_THREADS") &&
+               !(settings_.on("cpu") && inherited_.text("OMP_NUM_THREADS") == "0")) {
       return;
     } else if (settings_.on("cpu")) {
       set("OMP_NUM_THREADS", text(std::max(1, machine_.num_physical_cores() / workers_beside())));
@@ -102,7 +103,8 @@ class HandOn {
   int workers_beside() const {
     if (plan_.max_machines > 1) return plan_.num_local_processes;  // an MPI started launchers, not workers
     for (const char* name : {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
-      if (const auto workers = inherited_.integer(name, 1)) return static_cast<int>(*workers);
+      // A negative number stands for none, as with Accelerate.
+      if (const auto workers = inherited_.integer(name); workers && *workers > 0) return static_cast<int>(*workers);
     }
     return plan_.num_local_processes;
   }

@@ -186,8 +186,13 @@ json without_empty_variables(const GoldenCase& golden) {
   const std::string xdg =
       variables.value("XDG_CACHE_HOME", json("")).is_string() ? variables.value("XDG_CACHE_HOME", "") : "";
   const std::string hub = variables.value("HF_HOME", json("")).is_string() ? variables.value("HF_HOME", "") : "";
-  const std::string cache = xdg.empty() ? "<home>/.cache" : xdg;
-  const std::string folder = (hub.empty() ? cache + "/huggingface" : hub) + "/accelerate";
+  // Joins as Python does: one slash between the two, and ~ is the home.
+  const auto below = [](std::string path, const char* name) {
+    if (path.starts_with("~")) path.replace(0, 1, "<home>");
+    return path + (path.ends_with("/") ? "" : "/") + name;
+  };
+  const std::string folder =
+      below(hub.empty() ? below(xdg.empty() ? "~/.cache" : xdg, "huggingface") : hub, "accelerate");
   json wanted = {{"cache_dir", folder}};
   for (const char* key : {"default_yaml_config_file", "default_json_config_file", "default_config_file"}) {
     wanted[key] = folder + "/default_config.yaml";

@@ -82,6 +82,36 @@ TEST_F(ConfigFile, SaysWhereTheNotationIsBroken) {
             std::string("[config] FILE: line 2, column 1: end of sequence flow not found.") + kAdvice);
 }
 
+TEST_F(ConfigFile, RefusesBytesAndNumbersThatPythonCannotRead) {
+  EXPECT_EQ(refused("c.yaml", "a: 1 # \xed\xa0\x80\n"), std::string("[config] FILE: byte 7 is no UTF-8.") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "a: 1 # \xc0\x80\n"), std::string("[config] FILE: byte 7 is no UTF-8.") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "a: 1 # \xf4\x90\x80\x80\n"),
+            std::string("[config] FILE: byte 7 is no UTF-8.") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "a: 1 # \xc2\x80\n"),
+            std::string("[config] FILE: byte 7 is a control character.") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "a: 1\t# x\n"), std::string("[config] FILE: a tab in line 1; use blanks.") + kAdvice);
+  EXPECT_EQ(refused("c.json", "\xef\xbb\xbf{}"),
+            std::string("[config] FILE: it begins with a byte order mark, which is no JSON.") + kAdvice);
+  EXPECT_EQ(refused("c.json", "{\"a\": 12345678901234567890}"),
+            std::string("[config] FILE: the number 12345678901234567890 is too large.") + kAdvice);
+  EXPECT_EQ(refused("c.json", "{\"a\": 1e400}"), std::string("[config] FILE: a number in it is too large.") + kAdvice);
+}
+
+TEST_F(ConfigFile, ReadsValuesAsPyYamlDoes) {
+  const std::string path = write("c.yaml",
+                                 "distributed_type: FSDP\rfp16: 1\rfsdp_config:\r  a: {b: {}}\r  c: !!float 5\r"
+                                 "  d: '2020-01-01'\r  e: \"x\\n y\"\r  f: 12345678901234567890\r");
+
+  const Config config = load_config(path);
+
+  EXPECT_TRUE(find_value(config.values, "mixed_precision")->is_text("fp16"));
+  EXPECT_NE(to_yaml(config.values)
+                .find("fsdp_config:\n  a:\n    b: null\n  c: 5.0\n  d: '2020-01-01'\n"
+                      "  e: \"x\\n y\"\n  f: 12345678901234567890\n"),
+            std::string::npos)
+      << to_yaml(config.values);
+}
+
 TEST_F(ConfigFile, SaysThatThereIsNone) {
   try {
     load_config("/nowhere/c.yaml");

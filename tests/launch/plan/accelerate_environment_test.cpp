@@ -46,6 +46,9 @@ TEST(AccelerateEnvironment, ThreadsFollowThePeerWhoseOptionsChoseTheWorkers) {
 
 TEST(AccelerateEnvironment, ThreadsThatTheUserHasSetStayUnlessAnOptionSaysOtherwise) {
   EXPECT_EQ(shared({"-n", "2", "--cpu"}, {{"OMP_NUM_THREADS", "4,2"}}).text("OMP_NUM_THREADS"), "4,2");
+  EXPECT_NE(shared({"-n", "2", "--cpu"}, {{"OMP_NUM_THREADS", "0"}}).text("OMP_NUM_THREADS"), "0");
+  EXPECT_EQ(shared({"-n", "2", "--cpu"}, {{"MPI_LOCALNRANKS", "-1"}}).text("OMP_NUM_THREADS"),
+            shared({"-n", "2", "--cpu"}, {}).text("OMP_NUM_THREADS"));
   EXPECT_EQ(shared({"--num_cpu_threads_per_process", "1"}, {{"OMP_NUM_THREADS", "9"}}).text("OMP_NUM_THREADS"), "1");
 }
 
