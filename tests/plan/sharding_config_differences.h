@@ -37,21 +37,29 @@ inline int strategy_index(const std::string& text) {
   return -1;
 }
 
-inline json strategy_counts_in_version_2(const GoldenCase& golden) {
-  const auto env = golden.input.value("env", json::object());
+/// A setting's text: of arguments, else of variables. Numbers are written out.
+inline std::string setting(const GoldenCase& golden, const char* argument, const char* variable,
+                           const std::string& otherwise) {
   const auto args = golden.input.value("args", json::object());
-  const std::string text = args.contains("sharding_strategy") ? args["sharding_strategy"].get<std::string>()
-                                                              : env.value("FSDP_SHARDING_STRATEGY", "");
+  const auto value =
+      args.contains(argument) ? args[argument] : golden.input.value("env", json::object()).value(variable, json());
+  if (value.is_null()) return otherwise;
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+inline json strategy_counts_in_version_2(const GoldenCase& golden) {
+  const std::string text = setting(golden, "sharding_strategy", "FSDP_SHARDING_STRATEGY", "");
   const int strategy = strategy_index(text);
   if (strategy < 0) return {{"error", "UsageError"}};
   const bool reshards = strategy == 0 || strategy == 3;
-  if (env.contains("FSDP_RESHARD_AFTER_FORWARD")) {
-    const std::string word = upper_text(env["FSDP_RESHARD_AFTER_FORWARD"]);
-    const bool own = word == "TRUE" || word == "1" || word == "YES" || word == "ON" || word == "T" || word == "Y";
-    if (strategy == 0 || own == reshards) return {};
-    return {{"error", "UsageError"}};
+  const std::string reshard = setting(golden, "reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "");
+  bool own = reshards;
+  if (!reshard.empty()) {
+    const std::string word = upper_text(reshard);
+    own = word == "TRUE" || word == "1" || word == "YES" || word == "ON" || word == "T" || word == "Y";
+    if (strategy != 0 && own != reshards) return {{"error", "UsageError"}};
   }
-  return {{"fsdp_version", 2}, {"sharding_strategy", nullptr}, {"reshard_after_forward", reshards}};
+  return {{"fsdp_version", 2}, {"sharding_strategy", nullptr}, {"reshard_after_forward", own}};
 }
 
 inline json resharding_names_a_strategy_in_version_1(const GoldenCase& golden) {
@@ -65,8 +73,7 @@ inline json resharding_names_a_strategy_in_version_1(const GoldenCase& golden) {
     if (!in_args && word == each) return {};
   }
   if (strategy < 0) return {{"error", "UsageError"}};
-  const std::string given = args.contains("sharding_strategy") ? args["sharding_strategy"].get<std::string>()
-                                                               : env.value("FSDP_SHARDING_STRATEGY", "1");
+  const std::string given = setting(golden, "sharding_strategy", "FSDP_SHARDING_STRATEGY", "1");
   const int own = strategy_index(given);
   if (own < 0 || (own > 0 && strategy > 0 && own != strategy)) return {{"error", "UsageError"}};
   const char* names[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"};

@@ -184,6 +184,10 @@ json fsdp_case(const json& input) {
       settings.auto_wrap_policy != AutoWrapPolicy::kTransformer) {
     given["transformer_cls_names_to_wrap"] = join(*settings.transformer_cls_names_to_wrap, ",");
   }
+  if (args.value("ignored_modules", json()).is_array()) given["ignored_modules"] = settings.ignored_modules;
+  // Python keeps a strategy's number.
+  if (args.value("sharding_strategy", json()).is_number() && settings.sharding_strategy)
+    given["sharding_strategy"] = static_cast<int>(*settings.sharding_strategy);
   return given;
 }
 
