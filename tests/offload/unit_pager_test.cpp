@@ -138,12 +138,12 @@ TEST(UnitPager, AnotherOrderThanTheLastOneKeepsNothing) {
   Paged paged(5);
   UnitPager pager(paged.options);
   pager.keep_reused(100 * kPageBytes);
-  for (const size_t unit : {0, 1, 2, 3}) pager.touch(unit, false);
+  for (const size_t unit : {0, 1, 2, 3, 1}) pager.touch(unit, false);
   pager.pause();
   pager.drop();
   pager.resume();
-  for (const size_t unit : {1, 4, 2, 3}) pager.touch(unit, false);
-  EXPECT_LE(pager.counts().max_held_bytes, 4 * 2 * kPageBytes);
+  // By the place alone, unit 1 would come behind unit 3.
+  for (const size_t unit : {1, 4, 2}) pager.touch(unit, false);
   const int before = paged.num_fills;
   pager.touch(1, false);
   EXPECT_EQ(paged.num_fills, before + 1);
