@@ -157,8 +157,9 @@ void ShardBucket::reduce() {
 void ShardBucket::send_to_hosts() {
   auto& pool = model_.pool();
   if (pool.crossing != nullptr && pool.crossing != this) pool.crossing->end_reduce();
-  sent_ = at::empty({column().size()}, own_part().options());
-  sum_of_host(sent_, comm::ReduceOp::kSum);
+  const at::Tensor sums = at::empty({column().size()}, own_part().options());
+  sum_of_host(sums, comm::ReduceOp::kSum);
+  sent_ = sums.to(dtype_between_hosts());
   received_ = at::empty_like(sent_);
   crossing_ = model_.across()->all_to_all_into_async_(received_, sent_);
   pool.crossing = this;
@@ -170,7 +171,7 @@ void ShardBucket::end_reduce() {
     if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
     std::exchange(crossing_, std::nullopt)->wait();
     sums_ = place_of_sums();
-    comm::reduce_local(sums_, received_.chunk(model_.num_hosts()), comm::ReduceOp::kSum);
+    comm::reduce_local(sums_, received_.to(sums_.scalar_type()).chunk(model_.num_hosts()), comm::ReduceOp::kSum);
     sent_ = received_ = at::Tensor();
   }
   if (!sums_.defined()) return;
@@ -179,6 +180,12 @@ void ShardBucket::end_reduce() {
   const bool is_mean = model_.num_hosts() == 1 && model_.replicas() == nullptr;
   if (settings_.averages && !is_mean) sums.div_(model_.everyone().world_size());
   if (keeps_any()) add_kept(sums);
+}
+
+c10::ScalarType ShardBucket::dtype_between_hosts() const {
+  const auto& low = settings_.in_wire;
+  const bool all = std::find(low.begin(), low.end(), false) == low.end();
+  return settings_.wire_dtype && all ? *settings_.wire_dtype : parameter(0).scalar_type();
 }
 
 at::Tensor ShardBucket::place_of_sums() const {

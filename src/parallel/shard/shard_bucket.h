@@ -54,6 +54,7 @@ class ShardBucket : public ReducerBucket {
   void sum_of_host(const at::Tensor& out, comm::ReduceOp op);
   void sum_of_item(const at::Tensor& out, size_t i, comm::ReduceOp op);
   at::Tensor place_of_sums() const;
+  c10::ScalarType dtype_between_hosts() const;
   ShardInterval column() const;
   void add_kept(const at::Tensor& sums);
   bool keeps_any() const;

@@ -267,6 +267,30 @@ TEST(ShardAcrossHosts, SmallParametersStayOnEachHostAndNumbersAreTheSame) {
   });
 }
 
+TEST(ShardAcrossHosts, SumsOfAHostTravelInTheCommunicationDtype) {
+  run_on_two_hosts([](auto& process) {
+    for (const bool low : {false, true}) {
+      AcceleratorOptions options{.tune_allocator = false};
+      options.shard = in_stripes();
+      if (low) options.ddp.communication_dtype = at::kBFloat16;
+      const Accelerator accelerator(process, options);
+      torch::nn::Linear net(torch::nn::LinearOptions(8, 8).bias(false));
+      torch::nn::init::zeros_(net->weight);
+      torch::optim::SGD sgd(net->parameters(), 4.0);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+      // Each part is a bfloat16, the sum of the first host is none.
+      const float part = process.rank() == 0 ? 1.0F : process.rank() == 1 ? 0x1p-9F : 0.0F;
+      accelerator.backward(model(torch::full({1, 8}, part)).sum());
+      optimizer.step();
+
+      const at::Tensor expected = torch::full({8, 8}, low ? -1.0F : -1.0F - 0x1p-9F);
+      EXPECT_TRUE(at::equal(net->weight.detach(), expected)) << low;
+      process.wait_for_everyone();
+    }
+  });
+}
+
 TEST(ShardAcrossHosts, AModelThatIsPlannedAnewGoesOn) {
   run_on_two_hosts([](auto& process) {
     const auto run = [&](bool across_hosts) {
