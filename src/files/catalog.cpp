@@ -53,10 +53,10 @@ Catalog Catalog::under(const std::vector<std::string>& modules) const {
     return module.empty() || name == module || (name.starts_with(module) && name[module.size()] == '.');
   };
   Catalog part = without_entries();
-  for (const Entry& entry : entries_) {
-    const bool taken =
-        std::any_of(modules.begin(), modules.end(), [&](const std::string& m) { return is_under(entry.info.name, m); });
-    if (taken) part.add(entry);
+  for (const std::string& module : modules) {
+    for (const Entry& entry : entries_) {
+      if (is_under(entry.info.name, module) && !part.contains(entry.info.name)) part.add(entry);
+    }
   }
   return part;
 }

@@ -44,6 +44,7 @@ TEST_F(CatalogTest, PartsPrefixesMergesAndNewNames) {
   const Catalog catalog = Catalog::open(folder());
 
   EXPECT_EQ(catalog.under({"t.h.1"}).names(), std::vector<std::string>{"t.h.1.w"});
+  EXPECT_EQ(catalog.under({"t.h.10", "t.h.1", "t.h.10"}).names(), (std::vector<std::string>{"t.h.10.n", "t.h.1.w"}));
   EXPECT_EQ(catalog.with_prefix("t.h.").names(), (std::vector<std::string>{"1.w", "10.n"}));
   EXPECT_EQ(catalog.with_prefix("t.").info("h.1.w").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(catalog.under({"t.h.10"}).merged_with(catalog).names(), (std::vector<std::string>{"t.h.10.n", "t.h.1.w"}));

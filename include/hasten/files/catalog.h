@@ -27,7 +27,7 @@ class Catalog : public TensorSource {
   /// Returns the tensors whose names begin with `prefix`, without it.
   Catalog with_prefix(std::string_view prefix) const;
   /// Returns the tensors that are, or lie below, any of the modules. "t.h.1" takes "t.h.1.w" and not "t.h.10.w"; ""
-  /// takes all.
+  /// takes all. They stand in the order of `modules`, and of this catalog within each.
   Catalog under(const std::vector<std::string>& modules) const;
   /// Returns these tensors, then those of `other` whose names are new.
   Catalog merged_with(const Catalog& other) const;
