@@ -113,6 +113,7 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
           throw UsageError(own.origin(), "'", decision.path, "' is no folder; ",
                            complete_ones(fs::path(decision.path).parent_path().string()), ". Name one of these.");
         }
+        decision.path = files::tagged_folder(decision.path);
       }
     }
   } catch (const std::exception& error) {

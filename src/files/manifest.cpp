@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "files/origin.h"
@@ -345,6 +346,18 @@ Manifest parse_manifest(std::string_view json, const std::string& path) {
   } catch (const nlohmann::json::exception& error) {
     bad_manifest(path, error.what());
   }
+}
+
+std::string tagged_folder(const std::string& folder, std::string tag) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (fs::exists(fs::path(folder) / kManifestFile, none)) return folder;
+  if (tag.empty()) {
+    std::ifstream latest(fs::path(folder) / "latest");
+    std::getline(latest, tag);
+  }
+  const fs::path tagged = fs::path(folder) / tag;
+  return !tag.empty() && fs::exists(tagged / kManifestFile, none) ? tagged.string() : folder;
 }
 
 Manifest read_manifest(const std::string& folder) {

@@ -244,7 +244,7 @@ TensorSourcePtr open_source(const std::string& path, const SourceOptions& option
                      "; expected one of ", join(kForms), ".");
   }
   if (!fs::exists(path)) throw UsageError(kOrigin, "there is no file or folder '", path, "'. Correct the path.");
-  if (fs::is_directory(path)) return open_folder(path, options);
+  if (fs::is_directory(path)) return open_folder(tagged_folder(path, options.tag), options);
   return open_files(find_weights(path), path);
 }
 

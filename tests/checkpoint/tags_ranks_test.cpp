@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "hasten/accelerator.h"
+#include "hasten/files/open_source.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -59,6 +60,11 @@ TEST_F(CheckpointTags, LatestNamesTheLastOneAndAnyOtherLoadsByItsTag) {
     EXPECT_TRUE(at::equal(net->parameters()[0], values[0]));
     accelerator.checkpoints().load_checkpoint(path("run"));
     EXPECT_TRUE(at::equal(net->parameters()[0], values[1]));
+    accelerator.checkpoints().load_checkpoint(path("run"), "global_step1");
+    accelerator.checkpoints().load_state(path("run"));
+    EXPECT_TRUE(at::equal(net->parameters()[0], values[1]));
+    EXPECT_EQ(files::open_source(path("run"))->path(), path("run") + "/best");
+    EXPECT_EQ(files::open_source(path("run"), {.tag = "global_step2"})->path(), path("run") + "/global_step2");
     accelerator.wait_for_everyone();
   });
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("run")), {}), 4) << "three tags and latest";

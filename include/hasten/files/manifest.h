@@ -62,6 +62,10 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
+/// Returns the folder of a tag in `folder`, if it has a manifest: `tag`, or else the one that the file `latest` names.
+/// Otherwise returns `folder`. Collective: no. Blocks: for the disk. Throws: nothing.
+std::string tagged_folder(const std::string& folder, std::string tag = {});
+
 /// Reads a manifest. `path` appears in messages.
 /// Collective: no. Blocks: no. Throws: DataError for another format, a higher version, a missing key, a box outside its
 /// tensor, or pieces that do not cover a tensor once.
