@@ -107,6 +107,13 @@ TEST(UnitPager, FillsAheadOnRequestAlone) {
   pager.resume();
 }
 
+// Waits until the pager's thread has also given back what goes for the unit.
+void touch_and_settle(UnitPager& pager, size_t unit) {
+  pager.touch(unit, false);
+  pager.pause();
+  pager.resume();
+}
+
 // Fills of one step that reads unit 0 once more, after three others, once the order is known.
 int fills_of_a_step(int64_t max_reuse_bytes) {
   Paged paged(5);
@@ -116,7 +123,7 @@ int fills_of_a_step(int64_t max_reuse_bytes) {
   for (int step = 0; step < 3; ++step) {
     before = paged.num_fills;
     for (const size_t unit : {0, 1, 2, 3, 0, 4}) {
-      pager.touch(unit, false);
+      touch_and_settle(pager, unit);
       EXPECT_EQ(paged.at(unit), static_cast<int>(unit) + 1);
     }
     pager.pause();
@@ -138,14 +145,14 @@ TEST(UnitPager, AnotherOrderThanTheLastOneKeepsNothing) {
   Paged paged(5);
   UnitPager pager(paged.options);
   pager.keep_reused(100 * kPageBytes);
-  for (const size_t unit : {0, 1, 2, 3, 1}) pager.touch(unit, false);
+  for (const size_t unit : {0, 1, 2, 3, 1}) touch_and_settle(pager, unit);
   pager.pause();
   pager.drop();
   pager.resume();
   // By the place alone, unit 1 would come behind unit 3.
-  for (const size_t unit : {1, 4, 2}) pager.touch(unit, false);
+  for (const size_t unit : {1, 4, 2}) touch_and_settle(pager, unit);
   const int before = paged.num_fills;
-  pager.touch(1, false);
+  touch_and_settle(pager, 1);
   EXPECT_EQ(paged.num_fills, before + 1);
 }
 
