@@ -16,8 +16,8 @@ ConfigValue read_json(const std::string& content, const std::string& path);
 /// Returns the meaning of a plain (unquoted) scalar of YAML 1.1: `no` is false, `010` is 8, `1e3` is text.
 ConfigValue plain_scalar(const std::string& text);
 
-/// Returns whether YAML 1.1 reads a plain scalar as a date or a time: 2020-01-01. It is text here, and quoted when it is
-/// written.
+/// Returns whether YAML 1.1 reads a plain scalar as a date or a time: 2020-01-01. It is text here, and quoted when it
+/// is written.
 bool is_timestamp(const std::string& text);
 
 /// The error about a file whose notation is broken.
