@@ -1,11 +1,11 @@
 // Checkpoints by DeepSpeed's names: a folder for each tag, and the file `latest` with the tag of the last one.
 #include <filesystem>
-#include <fstream>
 
 #include "checkpoint/impl.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/files/disk.h"
+#include "hasten/files/manifest.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -42,9 +42,7 @@ void write_latest(const std::string& dir, const std::string& tag, int rank) {
 }
 
 std::string read_latest(const Checkpoints::Impl& own, const std::string& dir) {
-  std::ifstream file(fs::path(dir) / "latest");
-  std::string tag;
-  if (std::getline(file, tag)) return tag;
+  if (const std::string tag = files::latest_tag(dir); !tag.empty()) return tag;
   throw UsageError(own.origin(), "'", dir,
                    "' has no file 'latest' that names a checkpoint. Give the tag, or the folder ",
                    "that save_checkpoint was given.");

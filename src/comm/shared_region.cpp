@@ -166,20 +166,24 @@ int SharedRegion::host_index() const noexcept {
   return impl_->host;
 }
 
+namespace {
+
+void require_inside(int64_t offset_bytes, int64_t num_bytes, int64_t size) {
+  if (offset_bytes >= 0 && num_bytes >= 0 && offset_bytes + num_bytes <= size) return;
+  throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes, " of a region of ",
+                      size);
+}
+
+}  // namespace
+
 at::Tensor SharedRegion::tensor(int64_t offset_bytes, int64_t numel, c10::ScalarType dtype) const {
-  const int64_t end = offset_bytes + numel * static_cast<int64_t>(c10::elementSize(dtype));
-  if (offset_bytes < 0 || end > size()) {
-    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", end, " of a region of ", size());
-  }
+  require_inside(offset_bytes, numel * static_cast<int64_t>(c10::elementSize(dtype)), size());
   return torch::from_blob(
       writable() + offset_bytes, {numel}, [keep = impl_](void*) {}, dtype);
 }
 
 void SharedRegion::write(int64_t offset_bytes, const void* from, int64_t num_bytes) const {
-  if (offset_bytes < 0 || num_bytes < 0 || offset_bytes + num_bytes > size()) {
-    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes, " of a region of ",
-                        size());
-  }
+  require_inside(offset_bytes, num_bytes, size());
   const auto* next = static_cast<const std::byte*>(from);
   while (num_bytes > 0) {
     const ssize_t done = pwrite(impl_->file.descriptor(), next, static_cast<size_t>(num_bytes), offset_bytes);
@@ -197,10 +201,7 @@ void SharedRegion::write(int64_t offset_bytes, const void* from, int64_t num_byt
 }
 
 at::DataPtr SharedRegion::read_only(int64_t offset_bytes, int64_t num_bytes) const {
-  if (offset_bytes < 0 || offset_bytes + num_bytes > size()) {
-    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes, " of a region of ",
-                        size());
-  }
+  require_inside(offset_bytes, num_bytes, size());
   using Keep = std::shared_ptr<Impl>;
   // A storage's pointer has no const; the pages have.
   return {const_cast<std::byte*>(data()) + offset_bytes, new Keep(impl_),

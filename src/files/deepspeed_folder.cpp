@@ -1,5 +1,6 @@
 // Parameters as ranges of the ranks' flat partitions; see deepspeed_folder.h. Facts from DeepSpeed's zero_to_fp32.py.
 #include "hasten/files/deepspeed_folder.h"
+#include "hasten/files/manifest.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -150,14 +151,8 @@ Files find_files(const std::string& tag_folder) {
 }
 
 std::string tag_folder_of(const std::string& folder, const std::string& tag) {
-  const fs::path latest = fs::path(folder) / "latest";
-  if (!tag.empty() || fs::is_regular_file(latest)) {
-    std::string name = tag;
-    if (name.empty()) {
-      name.resize(std::min<uintmax_t>(fs::file_size(latest), 4096));
-      PosixFile::open_to_read(latest.string()).read_at(0, name.data(), name.size());
-      name.erase(std::min(name.find_last_not_of(" \n\r\t") + 1, name.size()));
-    }
+  if (!tag.empty() || fs::is_regular_file(fs::path(folder) / "latest")) {
+    const std::string name = tag.empty() ? latest_tag(folder) : tag;
     const fs::path tagged = fs::path(folder) / name;
     if (name.empty() || name.find('/') != std::string::npos || !fs::is_directory(tagged)) {
       std::vector<std::string> tags;

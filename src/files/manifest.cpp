@@ -348,14 +348,19 @@ Manifest parse_manifest(std::string_view json, const std::string& path) {
   }
 }
 
+std::string latest_tag(const std::string& folder) {
+  std::ifstream latest(std::filesystem::path(folder) / "latest");
+  std::string tag;
+  std::getline(latest, tag);
+  tag.erase(tag.find_last_not_of(" \r\t") + 1);
+  return tag;
+}
+
 std::string tagged_folder(const std::string& folder, std::string tag) {
   namespace fs = std::filesystem;
   std::error_code none;
   if (fs::exists(fs::path(folder) / kManifestFile, none)) return folder;
-  if (tag.empty()) {
-    std::ifstream latest(fs::path(folder) / "latest");
-    std::getline(latest, tag);
-  }
+  if (tag.empty()) tag = latest_tag(folder);
   const fs::path tagged = fs::path(folder) / tag;
   return !tag.empty() && fs::exists(tagged / kManifestFile, none) ? tagged.string() : folder;
 }

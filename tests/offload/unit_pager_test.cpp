@@ -117,8 +117,8 @@ void touch_and_settle(UnitPager& pager, size_t unit) {
 // Fills of one step that reads unit 0 once more, after three others, once the order is known.
 int fills_of_a_step(int64_t max_reuse_bytes) {
   Paged paged(5);
+  paged.options.max_reuse_bytes = max_reuse_bytes;
   UnitPager pager(paged.options);
-  pager.keep_reused(max_reuse_bytes);
   int before = 0;
   for (int step = 0; step < 3; ++step) {
     before = paged.num_fills;
@@ -143,8 +143,8 @@ TEST(UnitPager, AUnitThatIsReusedWithinTheDistanceStays) {
 
 TEST(UnitPager, AnotherOrderThanTheLastOneKeepsNothing) {
   Paged paged(5);
+  paged.options.max_reuse_bytes = 100 * kPageBytes;
   UnitPager pager(paged.options);
-  pager.keep_reused(100 * kPageBytes);
   for (const size_t unit : {0, 1, 2, 3, 1}) touch_and_settle(pager, unit);
   pager.pause();
   pager.drop();

@@ -62,6 +62,10 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
+/// Returns the tag in the file `latest` of a folder, by DeepSpeed's names; nothing without one.
+/// Collective: no. Blocks: for the disk. Throws: nothing.
+std::string latest_tag(const std::string& folder);
+
 /// Returns the folder of a tag in `folder`, if it has a manifest: `tag`, or else the one that the file `latest` names.
 /// Otherwise returns `folder`. Collective: no. Blocks: for the disk. Throws: nothing.
 std::string tagged_folder(const std::string& folder, std::string tag = {});

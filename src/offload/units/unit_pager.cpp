@@ -91,8 +91,7 @@ struct UnitPager::Impl {
   std::atomic<int64_t> fills{0}, found{0}, faults{0}, max_held{0};
   std::mutex error_mutex;
   std::exception_ptr error;
-  /// The order of uses, for keep_reused: since the last drop, and between the two before.
-  std::atomic<int64_t> max_reuse_bytes{0};
+  /// The order of uses, for max_reuse_bytes: since the last drop, and between the two before.
   std::atomic<size_t> last_used{SIZE_MAX};
   std::mutex uses_mutex;
   std::vector<size_t> uses, earlier_uses;
@@ -265,7 +264,7 @@ struct UnitPager::Impl {
 
   // A use in the program's thread, or the fill that a fault waits for.
   void note_use(size_t unit) {
-    if (max_reuse_bytes.load() == 0 || last_used.exchange(unit) == unit) return;
+    if (options.max_reuse_bytes == 0 || last_used.exchange(unit) == unit) return;
     const std::lock_guard lock(uses_mutex);
     uses.push_back(unit);
   }
@@ -273,13 +272,13 @@ struct UnitPager::Impl {
   // Units that come within max_reuse_bytes, if the program goes on as it did before the last drop.
   std::vector<bool> soon_reused() {
     std::vector<bool> soon(own.size());
-    if (max_reuse_bytes.load() == 0) return soon;
+    if (options.max_reuse_bytes == 0) return soon;
     const std::lock_guard lock(uses_mutex);
     const size_t done = uses.size();
     if (done > earlier_uses.size() || !std::equal(uses.begin(), uses.end(), earlier_uses.begin())) return soon;
     int64_t distance = 0;
     for (size_t i = done; i < earlier_uses.size(); ++i) {
-      if (distance > max_reuse_bytes.load()) break;
+      if (distance > options.max_reuse_bytes) break;
       soon[earlier_uses[i]] = true;
       distance += options.units[earlier_uses[i]].num_bytes;
     }
@@ -379,10 +378,6 @@ void UnitPager::touch(size_t unit, bool fills_ahead) {
   if (own.error) std::rethrow_exception(own.error);
   throw CommError(Origin{"offload"}, "unit", "a unit of parameters did not come within ",
                   std::chrono::duration_cast<std::chrono::seconds>(own.options.timeout).count(), " s");
-}
-
-void UnitPager::keep_reused(int64_t max_bytes) {
-  impl_->max_reuse_bytes.store(std::max<int64_t>(0, max_bytes));
 }
 
 void UnitPager::pause() {

@@ -54,7 +54,7 @@ void ShardBucket::begin_step() {
   if (work_) std::exchange(work_, std::nullopt)->wait();
   if (crossing_) std::exchange(crossing_, std::nullopt)->wait();
   if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
-  sums_ = sent_ = received_ = at::Tensor();
+  sent_ = received_ = at::Tensor();
 }
 
 void ShardBucket::take(size_t i, double scale, const at::Tensor&) {
@@ -147,10 +147,10 @@ void ShardBucket::reduce() {
     if (!crossing_) send_to_hosts();
     return;
   }
-  sums_ = place_of_sums();
+  const at::Tensor sums = place_of_sums();
   const auto op = model_.replicas() == nullptr && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
-  sum_of_host(sums_, op);
-  end_reduce();
+  sum_of_host(sums, op);
+  finish(sums);
 }
 
 // Each host sends each other one its part, once. Gloo's reduce_scatter is an all_reduce, which sends twice as much.
@@ -166,16 +166,18 @@ void ShardBucket::send_to_hosts() {
 }
 
 void ShardBucket::end_reduce() {
+  if (!crossing_) return;
   const at::NoGradGuard no_grad;
-  if (crossing_) {
-    if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
-    std::exchange(crossing_, std::nullopt)->wait();
-    sums_ = place_of_sums();
-    comm::reduce_local(sums_, received_.to(sums_.scalar_type()).chunk(model_.num_hosts()), comm::ReduceOp::kSum);
-    sent_ = received_ = at::Tensor();
-  }
-  if (!sums_.defined()) return;
-  const at::Tensor sums = std::exchange(sums_, at::Tensor());
+  if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
+  std::exchange(crossing_, std::nullopt)->wait();
+  const at::Tensor sums = place_of_sums();
+  comm::reduce_local(sums, received_.to(sums.scalar_type()).chunk(model_.num_hosts()), comm::ReduceOp::kSum);
+  sent_ = received_ = at::Tensor();
+  finish(sums);
+}
+
+// From the sums of this rank's part over all ranks of the group.
+void ShardBucket::finish(const at::Tensor& sums) {
   if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(sums);
   const bool is_mean = model_.num_hosts() == 1 && model_.replicas() == nullptr;
   if (settings_.averages && !is_mean) sums.div_(model_.everyone().world_size());

@@ -50,6 +50,7 @@ class ShardBucket : public ReducerBucket {
   /// Adds up over the ranks of the host. On several hosts sends the sums; end_reduce awaits those of the others.
   void reduce();
   void end_reduce();
+  void finish(const at::Tensor& sums);
   void send_to_hosts();
   void sum_of_host(const at::Tensor& out, comm::ReduceOp op);
   void sum_of_item(const at::Tensor& out, size_t i, comm::ReduceOp op);
@@ -79,8 +80,6 @@ class ShardBucket : public ReducerBucket {
   /// For each item: ranks that have a gradient, the same for kept ones; then the tail.
   at::Tensor numbers_;
   std::optional<comm::Work<>> work_;
-  /// The sums of this rank's part, within end_reduce: the region's memory, or beside it where kept values are added.
-  at::Tensor sums_ = {};
   /// On several hosts: what this rank sends and receives.
   at::Tensor sent_ = {}, received_ = {};
   std::optional<comm::Work<>> crossing_;

@@ -276,6 +276,7 @@ void ShardedModel::make_pager() {
   options.max_live_units = options_.reshard_after_forward ? 2 : std::numeric_limits<int64_t>::max();
   options.max_live_bytes =
       options_.limit_all_gathers ? options_.max_live_bytes : std::max(options_.max_live_bytes, options_.prefetch_bytes);
+  options.max_reuse_bytes = options_.max_reuse_bytes;
   options.prefetch_bytes = options_.prefetch_bytes;
   options.timeout = group_.options().timeout;
   pager_ = std::make_unique<offload::UnitPager>(std::move(options));

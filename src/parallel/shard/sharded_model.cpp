@@ -392,7 +392,6 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module, con
   make_region();
   watch_lstms(module);
   make_pager();
-  if (pager_) pager_->keep_reused(options_.max_reuse_bytes);
   if (splits_gradients()) make_gradients();
   make_casts();
   // Of the ranks' own copies, which malloc would keep.

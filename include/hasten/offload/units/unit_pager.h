@@ -36,6 +36,10 @@ struct UnitPagerOptions {
   /// Units that this process holds at a time, if they are more than max_live_bytes: at least 2.
   int64_t max_live_units = 2;
   int64_t max_live_bytes = 0;
+  /// Units that the program reads again within so many bytes of other units stay, beyond the limits (DeepSpeed's
+  /// stage3_max_reuse_distance). Expected is the order of reads between the last two drops, as long as the program
+  /// follows it. 0: none stays for that.
+  int64_t max_reuse_bytes = 0;
   /// Bytes that are filled ahead of their use.
   int64_t prefetch_bytes = 0;
   /// How long a reader waits for a unit.
@@ -70,10 +74,6 @@ class UnitPager {
   /// Starts to fill the unit that followed the last one, as touch does with `fills_ahead`.
   /// Collective: no. Blocks: no. Throws: nothing.
   void fill_next() noexcept;
-  /// Units that the program reads again within so many bytes of other units stay, beyond the limits (DeepSpeed's
-  /// stage3_max_reuse_distance). Expected is the order of reads between the last two drops, as long as the program
-  /// follows it. 0: none stays for that. To be called before the first use.
-  void keep_reused(int64_t max_bytes);
   /// Waits for the fill in progress, and fills nothing from then on; readers wait.
   void pause();
   /// Gives all units back: their contents are old. After pause().
