@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "hasten/tracking/board.h"
-#include "hasten/tracking/follower.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/board/board.h"
+#include "hasten/tracking/follower/follower.h"
+#include "hasten/tracking/run/trackers.h"
 #include "hasten/training/image_values.h"
 #include "support.h"
-#include "tracking/event_file.h"
+#include "tracking/sinks/event_file.h"
 
 namespace {
 

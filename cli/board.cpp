@@ -1,11 +1,11 @@
-// `hasten board DIR…`: writes or serves the page of tracking/board.h.
+// `hasten board DIR…`: writes or serves the page of tracking/board/board.h.
 #include <csignal>
 #include <fstream>
 #include <iostream>
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/tracking/board.h"
+#include "hasten/tracking/board/board.h"
 #include "help.h"
 #include "options.h"
 

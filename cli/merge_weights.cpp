@@ -7,10 +7,10 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/files/durable_folder.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/shard_split.h"
-#include "hasten/files/weight_writer.h"
+#include "hasten/files/disk/durable_folder.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/safetensors/shard_split.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "help.h"
 #include "weights_options.h"
 

@@ -5,9 +5,9 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/files/safetensors_header.h"
-#include "hasten/plan/deepspeed_config.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/plan/shard_memory.h"
+#include "hasten/settings/deepspeed_config.h"
 #include "help.h"
 #include "options.h"
 

@@ -6,7 +6,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/value.h"
 #include "hasten/launch/config/config_file.h"
-#include "hasten/plan/fsdp_plugin.h"
+#include "hasten/settings/fsdp_plugin.h"
 #include "help.h"
 #include "options.h"
 

@@ -1,5 +1,5 @@
 // `hasten track`: follow (started by the training), status, recover, sync. The work is tracking's
-// (tracking/commands.h).
+// (tracking/board/commands.h).
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/tracking/commands.h"
+#include "hasten/tracking/board/commands.h"
 #include "help.h"
 #include "options.h"
 

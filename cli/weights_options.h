@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/files/dtype.h"
+#include "hasten/files/base/dtype.h"
 #include "hasten/launch/options/command_line.h"
 
 namespace hasten::cli {

@@ -1,14 +1,14 @@
 # hasten_room(NAME [TORCH tensors|models] [ROOMS room…] [PARTS sub-room…] [PRIVATE_LIBRARIES target…])
-#   The target hasten_NAME (alias hasten::NAME) of src/NAME and include/hasten/NAME, an object library whose
+#   The target hasten_NAME (alias hasten::NAME) of src/NAME, include/hasten/NAME and include/hasten/NAME.h, an object library whose
 #   objects go into the one library `hasten`; no target where both are empty. TORCH rooms share one flag set and one of the precompiled headers below.
 #   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
-# hasten_front_door()
-#   The library `hasten` (alias hasten::hasten): all rooms, the headers include/hasten/*.h and the sources src/*.cpp.
+# hasten_library()
+#   The library `hasten` (alias hasten::hasten): all rooms, and include/hasten/hasten.h.
 
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
 # Its Impl holds a class of the file's own, which g++ warns of where the file is not compiled by itself.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp ${PROJECT_SOURCE_DIR}/src/core/curl.cpp ${PROJECT_SOURCE_DIR}/src/files/dcp_folder.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp ${PROJECT_SOURCE_DIR}/src/core/curl.cpp ${PROJECT_SOURCE_DIR}/src/files/folders/dcp_folder.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Flags of every target of ours; never handed on to a user's targets. -fPIC is given by hand, because CMake's own
@@ -88,6 +88,9 @@ function(hasten_room name)
   cmake_parse_arguments(ROOM "" "TORCH" "ROOMS;PARTS;PRIVATE_LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${name}/*.h)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/include/hasten/${name}.h)
+    list(APPEND headers ${PROJECT_SOURCE_DIR}/include/hasten/${name}.h)
+  endif()
   if(NOT sources AND NOT headers)
     return()
   endif()
@@ -111,36 +114,33 @@ function(hasten_room name)
   target_compile_features(hasten_${name} PUBLIC cxx_std_20)
   target_link_libraries(hasten_${name} PRIVATE ${ROOM_PRIVATE_LIBRARIES})
   set_property(GLOBAL APPEND PROPERTY HASTEN_ROOMS ${name})
+  set_property(GLOBAL APPEND PROPERTY HASTEN_HEADERS ${headers})
   set_property(GLOBAL APPEND PROPERTY HASTEN_PRIVATE_LIBRARIES ${ROOM_PRIVATE_LIBRARIES})
 endfunction()
 
-function(hasten_front_door)
+function(hasten_library)
   get_property(rooms GLOBAL PROPERTY HASTEN_ROOMS)
   get_property(libraries GLOBAL PROPERTY HASTEN_PRIVATE_LIBRARIES)
-  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/*.h)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
-  list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/pch.cpp)
+  get_property(room_headers GLOBAL PROPERTY HASTEN_HEADERS)
+  set(headers ${PROJECT_SOURCE_DIR}/include/hasten/hasten.h)
   foreach(room ${rooms})
-    list(APPEND sources $<TARGET_OBJECTS:hasten_${room}>)
-    file(GLOB_RECURSE room_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${room}/*.h)
-    list(APPEND room_headers_all ${room_headers})
+    list(APPEND objects $<TARGET_OBJECTS:hasten_${room}>)
   endforeach()
-  add_library(hasten STATIC ${sources})
+  add_library(hasten STATIC ${objects} ${PROJECT_SOURCE_DIR}/src/pch.cpp)
   add_library(hasten::hasten ALIAS hasten)
-  hasten_unity(hasten front 4)
-  # Two sets, because the rooms' headers are checked alone with their rooms, the front door's here.
+  # Two sets, because the rooms' headers are checked alone with their rooms, the one of all of them here.
   target_sources(hasten PUBLIC
-    FILE_SET front_door TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}
-    FILE_SET rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${room_headers_all})
+    FILE_SET all_rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}
+    FILE_SET rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${room_headers})
   hasten_check_headers(hasten ${headers})
-  set_target_properties(hasten PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY front_door)
+  set_target_properties(hasten PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY all_rooms)
   hasten_use_torch(hasten models)
   target_compile_features(hasten PUBLIC cxx_std_20)
   target_link_libraries(hasten PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json Threads::Threads PRIVATE ${libraries})
 
   # The rooms that know nothing of torch, for the command and its tests.
   set(plain "")
-  foreach(room core files plan tracking launch)
+  foreach(room core files settings plan tracking launch)
     if(TARGET hasten_${room})
       list(APPEND plain $<TARGET_OBJECTS:hasten_${room}>)
     endif()

@@ -17,10 +17,10 @@ BUDGET_MIN = 25.0
 
 GROUPS = [
     (re.compile(r"CMakeFiles/hasten_(\w+?)_verify_interface_header_sets\.dir/"), "{} headers"),
-    (re.compile(r"CMakeFiles/hasten_verify_interface_header_sets\.dir/"), "front door headers"),
+    (re.compile(r"CMakeFiles/hasten_verify_interface_header_sets\.dir/"), "hasten.h alone"),
     (re.compile(r"CMakeFiles/hasten_(\w+)_pch\.dir/"), "precompiled header {}"),
     (re.compile(r"CMakeFiles/hasten_(\w+)\.dir/"), "{}"),
-    (re.compile(r"CMakeFiles/hasten\.dir/"), "front door"),
+    (re.compile(r"CMakeFiles/hasten\.dir/"), "library"),
     (re.compile(r"tests/CMakeFiles/(\w+)\.dir/|tests/(\w+_tests)(?:_\w+|\[\d+\]_\w+)?(?:\.cmake)?$"), "{}"),
     (re.compile(r"^(bench|examples|cli|self_test)/"), "{}"),
 ]

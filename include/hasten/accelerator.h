@@ -18,7 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/accelerator_options.h"
+#include "hasten/accelerator/options.h"
+#include "hasten/accelerator/preparation.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/project_save.h"
 #include "hasten/data/loader/data_loader.h"
@@ -34,15 +35,14 @@
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/shard/build.h"
-#include "hasten/parallel/shard/dummy.h"
-#include "hasten/preparation.h"
+#include "hasten/plugins/dummy.h"
 #include "hasten/process/distributed_type.h"
 #include "hasten/process/print.h"
 #include "hasten/process/process.h"
 #include "hasten/process/split.h"
-#include "hasten/tracking/each.h"
-#include "hasten/tracking/progress.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/run/each.h"
+#include "hasten/tracking/run/progress.h"
+#include "hasten/tracking/run/trackers.h"
 #include "hasten/training/deferred_scalar.h"
 #include "hasten/training/image_values.h"
 
@@ -87,7 +87,7 @@ class Accelerator {
   const std::shared_ptr<parallel::Sharding>& sharding() const noexcept;
   /// Saving and loading the run's state (checkpoint/checkpoints.h).
   checkpoint::Checkpoints& checkpoints() const noexcept;
-  /// Returns the argument of prepare_object, for a program's own kinds of objects (preparation.h).
+  /// Returns the argument of prepare_object, for a program's own kinds of objects (accelerator/preparation.h).
   Preparation preparation() const noexcept { return Preparation(state_); }
 
   // ---- The ranks, under the names of Accelerate and torch.
@@ -116,12 +116,12 @@ class Accelerator {
   /// Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true, false}}, net,
   /// loader)`.
   /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError if the ranks' modules differ, naming the
-  /// first difference; CommError. A further kind of object has a prepare_object of its own (preparation.h).
+  /// first difference; CommError. A further kind of object has a prepare_object of its own (accelerator/preparation.h).
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     static_assert((Preparable<T> && ...),
                   "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers, hasten::data "
-                  "loaders, and objects with a prepare_object of their own (hasten/preparation.h)");
+                  "loaders, and objects with a prepare_object of their own (hasten/accelerator/preparation.h)");
     note_objects(preparation(), objects...);
     const auto placed = device_placements(own, sizeof...(T), options().device_placement);
     auto place = placed.begin();
@@ -326,7 +326,7 @@ class Accelerator {
     return data::skip_first_batches(loader, num_batches);
   }
 
-  // ---- Trackers of the run (tracking/trackers.h, docs/tracking.md): one-line forwards under Accelerate's names.
+  // ---- Trackers of the run (tracking/run/trackers.h, docs/tracking.md): one-line forwards under Accelerate's names.
 
   tracking::Trackers& trackers() const noexcept;
   void init_trackers(const std::string& project_name, const tracking::Config& config = {},

@@ -22,4 +22,4 @@
 #include "hasten/parallel/model/channels_last.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
 #include "hasten/process/stop.h"
-#include "hasten/tracking/progress.h"
+#include "hasten/tracking/run/progress.h"

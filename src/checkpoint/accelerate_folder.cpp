@@ -12,8 +12,8 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
-#include "hasten/files/box.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/base/box.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 

@@ -17,12 +17,12 @@
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/dcp_folder.h"
-#include "hasten/files/deepspeed_folder.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_source.h"
+#include "hasten/files/folders/dcp_folder.h"
+#include "hasten/files/folders/deepspeed_folder.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/python/python_file.h"
+#include "hasten/files/safetensors/safetensors_source.h"
 #include "hasten/process/random.h"
 
 namespace hasten::checkpoint {

@@ -17,7 +17,7 @@
 #include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
-#include "hasten/files/box.h"
+#include "hasten/files/base/box.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/shard/sharding.h"

@@ -16,7 +16,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/manifest.h"
+#include "hasten/files/folders/manifest.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"

@@ -11,7 +11,7 @@
 #include "checkpoint/impl.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
-#include "hasten/files/retention.h"
+#include "hasten/files/folders/retention.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"

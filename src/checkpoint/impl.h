@@ -17,7 +17,7 @@
 #include "checkpoint/save_job.h"
 #include "checkpoint/save_state.h"
 #include "hasten/checkpoint/checkpoints.h"
-#include "hasten/files/durable_folder.h"
+#include "hasten/files/disk/durable_folder.h"
 #include "hasten/training/step_policy.h"
 
 namespace hasten::checkpoint {

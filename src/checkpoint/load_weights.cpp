@@ -14,9 +14,9 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
-#include "hasten/files/box.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/base/box.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/python/python_file.h"
 
 namespace hasten::checkpoint {
 namespace {

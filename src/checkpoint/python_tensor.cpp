@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
-#include "hasten/files/box.h"
+#include "hasten/files/base/box.h"
 
 namespace hasten::checkpoint {
 namespace {

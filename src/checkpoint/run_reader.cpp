@@ -14,7 +14,7 @@
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/box.h"
+#include "hasten/files/base/box.h"
 
 namespace hasten::checkpoint {
 namespace {

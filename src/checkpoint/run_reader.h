@@ -1,7 +1,7 @@
 // RunReader: collects the boxes that a load needs of a saved state, reads them at once, and returns them.
 //
-// Boxes that all ranks need alike are read once for each host (files/bulk_read.h) and exchanged by all-gathers. Boxes
-// that only this rank needs (slices of sharded state) are read by it alone.
+// Boxes that all ranks need alike are read once for each host (files/folders/bulk_read.h) and exchanged by all-gathers.
+// Boxes that only this rank needs (slices of sharded state) are read by it alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hasten/checkpoint/options.h"
-#include "hasten/files/bulk_read.h"
+#include "hasten/files/folders/bulk_read.h"
 
 namespace hasten::comm {
 class Group;

@@ -16,9 +16,9 @@
 #include "checkpoint/replica_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/box.h"
-#include "hasten/files/durable_folder.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/base/box.h"
+#include "hasten/files/disk/durable_folder.h"
+#include "hasten/files/python/python_file.h"
 
 namespace hasten::checkpoint {
 namespace {

@@ -17,9 +17,9 @@
 #include "checkpoint/save_state.h"
 #include "hasten/checkpoint/save_plan.h"
 #include "hasten/core/value.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/python_value.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/python/python_value.h"
 
 namespace hasten::checkpoint {
 

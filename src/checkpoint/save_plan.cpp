@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "hasten/core/error.h"
-#include "hasten/files/hf_index.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/hf_index.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::checkpoint {
 namespace {

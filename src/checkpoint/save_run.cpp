@@ -18,8 +18,8 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/core/version.h"
-#include "hasten/files/box.h"
-#include "hasten/files/retention.h"
+#include "hasten/files/base/box.h"
+#include "hasten/files/folders/retention.h"
 #include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::checkpoint {

@@ -14,10 +14,10 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/error.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_header.h"
-#include "hasten/files/shard_split.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/python/python_file.h"
+#include "hasten/files/safetensors/safetensors_header.h"
+#include "hasten/files/safetensors/shard_split.h"
 
 namespace hasten::checkpoint {
 namespace {

@@ -2,7 +2,7 @@
 #include "checkpoint/source_reader.h"
 
 #include "hasten/checkpoint/weights.h"
-#include "hasten/files/bulk_read.h"
+#include "hasten/files/folders/bulk_read.h"
 
 namespace hasten::checkpoint {
 namespace {

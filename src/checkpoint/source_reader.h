@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/run_reader.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
+#include "hasten/files/folders/manifest.h"
 
 namespace hasten::checkpoint {
 

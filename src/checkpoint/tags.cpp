@@ -4,8 +4,8 @@
 #include "checkpoint/impl.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/manifest.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/folders/manifest.h"
 
 namespace hasten::checkpoint {
 namespace {

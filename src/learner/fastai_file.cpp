@@ -7,7 +7,7 @@
 
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 #include "hasten/optim/fastai.h"
 #include "learner/learner_impl.h"
 

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "hasten/checkpoint/weights.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/durable_folder.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/disk/durable_folder.h"
 #include "hasten/learner/files.h"
 #include "hasten/learner/recorder.h"
 #include "hasten/process/random.h"

@@ -6,7 +6,7 @@
 
 #include "hasten/learner/loaders.h"
 #include "hasten/learner/predictions.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/run/trackers.h"
 
 namespace hasten::learner {
 

@@ -1,4 +1,4 @@
-#include "hasten/preparation.h"
+#include "hasten/accelerator/preparation.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "read_options.h"
+#include "accelerator/read_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/data/dataset/tensor_dataset.h"
-#include "hasten/tracking/journal.h"
+#include "hasten/tracking/journal/journal.h"
 #include "support/folder.h"
 #include "support/ranks.h"
 

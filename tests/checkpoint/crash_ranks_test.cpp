@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "hasten/accelerator.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/retention.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/retention.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/processes.h"

@@ -7,7 +7,7 @@
 #include "checkpoint/held_memory.h"
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
-#include "hasten/files/manifest.h"
+#include "hasten/files/folders/manifest.h"
 #include "support/folder.h"
 
 namespace hasten::checkpoint {

@@ -10,7 +10,7 @@
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/env.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 #include "hasten/precision/amp.h"
 #include "hasten/precision/grad_scaler.h"
 #include "support/python.h"

@@ -11,7 +11,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/data/dataset/tensor_dataset.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "support/golden.h"
 #include "support/ranks.h"

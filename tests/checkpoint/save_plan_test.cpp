@@ -9,7 +9,7 @@
 #include <random>
 
 #include "hasten/core/error.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "support/folder.h"
 
 namespace hasten::checkpoint {

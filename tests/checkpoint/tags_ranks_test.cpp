@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "hasten/accelerator.h"
-#include "hasten/files/open_source.h"
+#include "hasten/files/folders/open_source.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"

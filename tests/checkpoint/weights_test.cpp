@@ -10,7 +10,7 @@
 
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 #include "support/folder.h"
 #include "support/models.h"
 

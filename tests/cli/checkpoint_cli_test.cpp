@@ -8,11 +8,11 @@
 #include <fstream>
 
 #include "cli/command.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/optimizer_folder.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/folders/optimizer_folder.h"
+#include "hasten/files/python/python_file.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten {
 namespace {

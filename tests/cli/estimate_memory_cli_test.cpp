@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "support/folder.h"
 #include "support/http_server.h"
 

@@ -1,5 +1,5 @@
 // Archives: unpacked once, checked, and never outside of their folder.
-#include "hasten/files/archive.h"
+#include "hasten/files/hub/archive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "files/hub_server.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/zip_writer.h"
+#include "hasten/files/python/zip_writer.h"
 #include "support/folder.h"
 
 namespace hasten::files {

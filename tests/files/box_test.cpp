@@ -1,5 +1,5 @@
 // Boxes of flat ranges, copies between boxes, casts and dtypes' names.
-#include "hasten/files/box.h"
+#include "hasten/files/base/box.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include <random>
 
 #include "hasten/core/error.h"
-#include "hasten/files/cast.h"
-#include "hasten/files/dtype.h"
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/cast.h"
+#include "hasten/files/base/dtype.h"
+#include "hasten/files/base/tensor_source.h"
 
 namespace hasten::files {
 namespace {

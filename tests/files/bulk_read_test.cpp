@@ -1,5 +1,5 @@
 // Reading many boxes at once: equal to the tensors whatever the pieces and the boxes, shared by several ranks, hashed.
-#include "hasten/files/bulk_read.h"
+#include "hasten/files/folders/bulk_read.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/safetensors_header.h"
-#include "hasten/files/safetensors_source.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/safetensors/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_source.h"
 
 namespace hasten::files {
 namespace {

@@ -1,11 +1,11 @@
-#include "hasten/files/catalog.h"
+#include "hasten/files/folders/catalog.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "hasten/core/error.h"
-#include "hasten/files/offload_folder.h"
+#include "hasten/files/folders/offload_folder.h"
 #include "support/folder.h"
 
 namespace hasten::files {

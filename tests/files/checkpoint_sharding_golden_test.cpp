@@ -9,11 +9,11 @@
 #include "files/memory_source.h"
 #include "files/python_json.h"
 #include "hasten/core/env.h"
-#include "hasten/files/cast.h"
-#include "hasten/files/hf_index.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/shard_split.h"
-#include "hasten/files/weight_writer.h"
+#include "hasten/files/base/cast.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/safetensors/hf_index.h"
+#include "hasten/files/safetensors/shard_split.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "support/golden.h"
 
 namespace hasten::files {

@@ -1,6 +1,6 @@
 // Folders appear whole or not at all: every prefix of the calls, with what was not synced lost, leaves the old or the
 // new one.
-#include "hasten/files/durable_folder.h"
+#include "hasten/files/disk/durable_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/recording_disk.h"
-#include "hasten/files/retention.h"
+#include "hasten/files/disk/recording_disk.h"
+#include "hasten/files/folders/retention.h"
 
 namespace hasten::files {
 namespace {

@@ -11,12 +11,12 @@
 #include "files/memory_source.h"
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
-#include "hasten/files/dcp_folder.h"
-#include "hasten/files/hf_index.h"
-#include "hasten/files/manifest.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/folders/dcp_folder.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/python/python_file.h"
+#include "hasten/files/safetensors/hf_index.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::files {
 namespace {

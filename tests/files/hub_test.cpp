@@ -1,5 +1,5 @@
 // Downloads against a small local server: cache, resuming, hashes, refusals, offline.
-#include "hasten/files/hub.h"
+#include "hasten/files/hub/hub.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/hub_headers.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/hub/hub_headers.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::hub {
 namespace {

@@ -1,5 +1,5 @@
 // The manifest, the source over hasten's own form, its verification and repair, and the plan of reads.
-#include "hasten/files/manifest.h"
+#include "hasten/files/folders/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/disk.h"
-#include "hasten/files/load_plan.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/folders/load_plan.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::files {
 namespace {

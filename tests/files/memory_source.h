@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
 
 namespace hasten::files::testing {
 

@@ -1,5 +1,5 @@
 // Optimizers' state between Python's numbers, FSDP's names and hasten's own folder.
-#include "hasten/files/optimizer_folder.h"
+#include "hasten/files/folders/optimizer_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 
 namespace hasten::files {
 namespace {

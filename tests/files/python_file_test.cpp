@@ -1,5 +1,5 @@
 // Python's files: what is written reads back, and what is hostile is refused without harm.
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 #include "files/memory_source.h"
 #include "files/python_json.h"
 #include "hasten/core/error.h"
-#include "hasten/files/pickle_reader.h"
-#include "hasten/files/pickle_writer.h"
-#include "hasten/files/zip_reader.h"
-#include "hasten/files/zip_writer.h"
+#include "hasten/files/python/pickle_reader.h"
+#include "hasten/files/python/pickle_writer.h"
+#include "hasten/files/python/zip_reader.h"
+#include "hasten/files/python/zip_writer.h"
 
 namespace hasten::files {
 namespace {

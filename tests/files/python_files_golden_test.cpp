@@ -7,9 +7,9 @@
 
 #include "files/python_json.h"
 #include "hasten/core/env.h"
-#include "hasten/files/dcp_folder.h"
-#include "hasten/files/open_source.h"
-#include "hasten/files/safetensors_source.h"
+#include "hasten/files/folders/dcp_folder.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/safetensors/safetensors_source.h"
 #include "support/golden.h"
 
 namespace hasten::files {

@@ -13,10 +13,10 @@
 #include "files/memory_source.h"
 #include "hasten/core/env.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/hub.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_header.h"
-#include "hasten/files/weight_writer.h"
+#include "hasten/files/hub/hub.h"
+#include "hasten/files/python/python_file.h"
+#include "hasten/files/safetensors/safetensors_header.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "support/python.h"
 
 namespace hasten::files {

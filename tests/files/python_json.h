@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hasten/core/hash.h"
-#include "hasten/files/python_file.h"
+#include "hasten/files/python/python_file.h"
 
 namespace hasten::files::testing {
 

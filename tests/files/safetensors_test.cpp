@@ -7,12 +7,12 @@
 
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/hf_index.h"
-#include "hasten/files/mapped_file.h"
-#include "hasten/files/safetensors_header.h"
-#include "hasten/files/safetensors_source.h"
-#include "hasten/files/shard_split.h"
-#include "hasten/files/weight_search.h"
+#include "hasten/files/disk/mapped_file.h"
+#include "hasten/files/folders/weight_search.h"
+#include "hasten/files/safetensors/hf_index.h"
+#include "hasten/files/safetensors/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_source.h"
+#include "hasten/files/safetensors/shard_split.h"
 
 namespace hasten::files {
 namespace {

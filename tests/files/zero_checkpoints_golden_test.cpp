@@ -7,8 +7,8 @@
 #include "files/memory_source.h"
 #include "files/python_json.h"
 #include "hasten/core/env.h"
-#include "hasten/files/deepspeed_folder.h"
-#include "hasten/files/open_source.h"
+#include "hasten/files/folders/deepspeed_folder.h"
+#include "hasten/files/folders/open_source.h"
 #include "support/golden.h"
 
 namespace hasten::files {

@@ -9,7 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/offload_folder.h"
+#include "hasten/files/folders/offload_folder.h"
 #include "hasten/models/causal_lm.h"
 #include "hasten/models/generate.h"
 #include "hasten/offload/hooks/hook_site.h"

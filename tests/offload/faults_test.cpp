@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "hasten/core/error.h"
-#include "hasten/files/offload_folder.h"
+#include "hasten/files/folders/offload_folder.h"
 #include "hasten/offload/hooks/hook_site.h"
 #include "offload/stack_net.h"
 #include "support/sanitizers.h"

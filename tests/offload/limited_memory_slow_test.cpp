@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/offload/load/dispatch.h"
 #include "support/folder.h"
 #include "support/processes.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "support/folder.h"

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <set>
 
-#include "hasten/tracking/board.h"
-#include "tracking/child.h"
-#include "tracking/json.h"
-#include "tracking/png.h"
+#include "hasten/tracking/board/board.h"
+#include "tracking/follower/child.h"
+#include "tracking/journal/json.h"
+#include "tracking/journal/png.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {

@@ -1,4 +1,4 @@
-#include "hasten/tracking/board.h"
+#include "hasten/tracking/board/board.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/http.h"
-#include "tracking/event_file.h"
-#include "tracking/summary.h"
+#include "tracking/sinks/event_file.h"
+#include "tracking/sinks/summary.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {

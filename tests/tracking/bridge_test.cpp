@@ -1,4 +1,4 @@
-#include "tracking/bridge.h"
+#include "tracking/follower/bridge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "hasten/tracking/each.h"
+#include "hasten/tracking/run/each.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "hasten/tracking/journal.h"
+#include "hasten/tracking/journal/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "support/folder.h"
-#include "tracking/json.h"
-#include "tracking/line_queue.h"
-#include "tracking/sink.h"
+#include "tracking/follower/sink.h"
+#include "tracking/journal/json.h"
+#include "tracking/journal/line_queue.h"
 
 namespace hasten::tracking {
 namespace {

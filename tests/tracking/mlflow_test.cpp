@@ -1,4 +1,4 @@
-#include "tracking/mlflow.h"
+#include "tracking/sinks/mlflow.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "hasten/core/error.h"
 #include "support/http_server.h"
-#include "tracking/mlflow_requests.h"
+#include "tracking/sinks/mlflow_requests.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {

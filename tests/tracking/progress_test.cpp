@@ -1,4 +1,4 @@
-#include "hasten/tracking/progress.h"
+#include "hasten/tracking/run/progress.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tracking/tensorboard.h"
+#include "tracking/sinks/tensorboard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,13 +15,13 @@
 
 #include "hasten/core/error.h"
 #include "support/folder.h"
-#include "tracking/crc32c.h"
-#include "tracking/event_file.h"
-#include "tracking/event_reader.h"
-#include "tracking/json.h"
-#include "tracking/png.h"
-#include "tracking/proto.h"
-#include "tracking/summary.h"
+#include "tracking/board/event_reader.h"
+#include "tracking/journal/json.h"
+#include "tracking/journal/png.h"
+#include "tracking/sinks/crc32c.h"
+#include "tracking/sinks/event_file.h"
+#include "tracking/sinks/proto.h"
+#include "tracking/sinks/summary.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {

@@ -1,4 +1,4 @@
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/run/trackers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "hasten/core/error.h"
-#include "hasten/tracking/commands.h"
-#include "hasten/tracking/follower_options.h"
-#include "hasten/tracking/registry.h"
-#include "hasten/tracking/tracker.h"
+#include "hasten/tracking/board/commands.h"
+#include "hasten/tracking/follower/follower_options.h"
+#include "hasten/tracking/follower/registry.h"
+#include "hasten/tracking/journal/tracker.h"
 #include "support/http_server.h"
 #include "tracking/tracking_support.h"
 

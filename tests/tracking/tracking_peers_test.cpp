@@ -10,13 +10,13 @@
 #include <thread>
 
 #include "hasten/core/http.h"
-#include "hasten/tracking/commands.h"
+#include "hasten/tracking/board/commands.h"
 #include "support/python.h"
-#include "tracking/child.h"
-#include "tracking/event_file.h"
-#include "tracking/json.h"
-#include "tracking/png.h"
-#include "tracking/summary.h"
+#include "tracking/follower/child.h"
+#include "tracking/journal/json.h"
+#include "tracking/journal/png.h"
+#include "tracking/sinks/event_file.h"
+#include "tracking/sinks/summary.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "hasten/core/env.h"
-#include "hasten/tracking/follower.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/follower/follower.h"
+#include "hasten/tracking/run/trackers.h"
 #include "support/folder.h"
-#include "tracking/event_reader.h"
+#include "tracking/board/event_reader.h"
 
 namespace hasten::tracking {
 

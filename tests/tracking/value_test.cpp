@@ -1,4 +1,4 @@
-#include "hasten/tracking/value.h"
+#include "hasten/tracking/journal/value.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "hasten/core/value.h"
-#include "hasten/files/python_value.h"
+#include "hasten/files/python/python_value.h"
 #include "hasten/training/stateful.h"
 
 namespace torch::nn {

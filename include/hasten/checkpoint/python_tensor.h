@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "hasten/checkpoint/state_dict.h"
-#include "hasten/files/dtype.h"
-#include "hasten/files/python_value.h"
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/dtype.h"
+#include "hasten/files/base/tensor_source.h"
+#include "hasten/files/python/python_value.h"
 #include "hasten/training/stateful.h"
 
 namespace hasten::checkpoint {

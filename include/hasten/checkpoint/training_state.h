@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "hasten/core/value.h"
-#include "hasten/files/python_value.h"
+#include "hasten/files/python/python_value.h"
 #include "hasten/process/random.h"
 
 namespace hasten::checkpoint {

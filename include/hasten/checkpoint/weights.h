@@ -15,8 +15,8 @@
 
 #include "hasten/checkpoint/state_dict.h"
 #include "hasten/core/value.h"
-#include "hasten/files/python_value.h"
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
+#include "hasten/files/python/python_value.h"
 #include "hasten/training/stateful.h"
 
 namespace torch::nn {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "hasten/tracking/value.h"
+#include "hasten/tracking/journal/value.h"
 
 namespace hasten::tracking {
 

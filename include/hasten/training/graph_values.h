@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/tracking/value.h"
+#include "hasten/tracking/journal/value.h"
 
 namespace torch::nn {
 class Module;

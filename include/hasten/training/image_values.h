@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "hasten/tracking/value.h"
+#include "hasten/tracking/journal/value.h"
 
 namespace hasten::tracking {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "hasten/core/value.h"
-#include "hasten/files/box.h"
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/box.h"
+#include "hasten/files/base/tensor_source.h"
 
 namespace hasten::training {
 

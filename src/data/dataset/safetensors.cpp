@@ -10,7 +10,7 @@
 #include "data/dataset/mapped_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
-#include "hasten/files/safetensors_header.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::data {
 

@@ -10,7 +10,7 @@
 
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
-#include "hasten/tracking/progress.h"
+#include "hasten/tracking/run/progress.h"
 
 namespace hasten::learner {
 

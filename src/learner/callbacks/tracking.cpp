@@ -8,7 +8,7 @@
 
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/run/trackers.h"
 #include "learner/samples.h"
 
 namespace hasten::learner {

@@ -11,7 +11,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
-#include "hasten/files/catalog.h"
+#include "hasten/files/folders/catalog.h"
 #include "hasten/offload/load/empty.h"
 #include "hasten/offload/map/tree_of.h"
 #include "hasten/offload/units/set_tensor.h"

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
-#include "hasten/files/offload_folder.h"
+#include "hasten/files/folders/offload_folder.h"
 #include "hasten/offload/units/set_tensor.h"
 
 namespace hasten::offload {

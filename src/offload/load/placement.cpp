@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
-#include "hasten/files/catalog.h"
+#include "hasten/files/folders/catalog.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "hasten/plan/wrap_policy.h"
+#include "hasten/settings/wrap_policy.h"
 
 namespace hasten::parallel {
 namespace {

@@ -15,7 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/offload/load/empty.h"
-#include "hasten/parallel/shard/plugins.h"
+#include "hasten/parallel/shard/wrap_units.h"
 #include "parallel/shard/leaf_units.h"
 #include "parallel/shard/shard_pool.h"
 

@@ -102,7 +102,7 @@ TEST(ForwardScope, HooksNestInTheirOrderAndAreLeftByExceptions) {
   auto scopes = std::make_shared<ForwardScopes>();
   scopes->add(ForwardOrder::kAutocast, std::make_shared<Noted>(log, 'b'));
   const auto first = std::make_shared<Noted>(log, 'a');
-  scopes->add(ForwardOrder::kPhase, first);
+  scopes->add(ForwardOrder::kRecompute, first);
   const auto net = std::make_shared<Net>();
   const PreparedModel<Net> model(net, nullptr, scopes);
 

@@ -187,7 +187,7 @@ TEST(Recompute, AnUnmodifiedModelHasARegionForEachLayerOfItsList) {
   const auto ids = torch::randint(20, {2, 7});
   const auto expected = decoder_gradients(*net, ids, nullptr);
   ForwardScopes scopes;
-  scopes.add(ForwardOrder::kUnits, recompute_hook(*net, {.enabled = true}));
+  scopes.add(ForwardOrder::kRecompute, recompute_hook(*net, {.enabled = true}));
   const auto before = recompute_counts();
   expect_equal(decoder_gradients(*net, ids, &scopes), expected);
   const auto after = recompute_counts();
@@ -203,7 +203,7 @@ TEST(Recompute, RegionsAreNamedByNamePatternOrClass) {
   const auto expected = decoder_gradients(*net, ids, nullptr);
   const auto dropped_with = [&](const std::vector<std::string>& modules) {
     ForwardScopes scopes;
-    scopes.add(ForwardOrder::kUnits, recompute_hook(*net, {.enabled = true, .modules = modules}));
+    scopes.add(ForwardOrder::kRecompute, recompute_hook(*net, {.enabled = true, .modules = modules}));
     return count_dropped([&] { expect_equal(decoder_gradients(*net, ids, &scopes), expected); });
   };
   const int64_t all = dropped_with({});
@@ -225,7 +225,7 @@ TEST(Recompute, NeighboursFormOneRegionWhereFewerAreAskedFor) {
   const auto expected = decoder_gradients(*net, ids, nullptr);
   const auto dropped_with = [&](int64_t num_regions) {
     ForwardScopes scopes;
-    scopes.add(ForwardOrder::kUnits, recompute_hook(*net, {.enabled = true, .num_regions = num_regions}));
+    scopes.add(ForwardOrder::kRecompute, recompute_hook(*net, {.enabled = true, .num_regions = num_regions}));
     return count_dropped([&] { expect_equal(decoder_gradients(*net, ids, &scopes), expected); });
   };
 
@@ -241,7 +241,7 @@ TEST(Recompute, NeighboursFormOneRegionWhereFewerAreAskedFor) {
 TEST(Recompute, NothingIsDroppedWithoutGradients) {
   Decoder net;
   ForwardScopes scopes;
-  scopes.add(ForwardOrder::kUnits, recompute_hook(*net, {.enabled = true}));
+  scopes.add(ForwardOrder::kRecompute, recompute_hook(*net, {.enabled = true}));
   torch::NoGradGuard no_grad;
   EXPECT_EQ(count_dropped([&] {
               const auto scope = scopes.enter(*net);

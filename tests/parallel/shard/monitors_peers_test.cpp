@@ -11,7 +11,7 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/env.h"
-#include "hasten/tracking/commands.h"
+#include "hasten/tracking/board/commands.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/python.h"

@@ -12,8 +12,8 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/ddp.h"
-#include "hasten/parallel/shard/plugins.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "hasten/parallel/shard/wrap_units.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

@@ -1,7 +1,7 @@
-// fetch_archive by its name beside datasets; see files/archive.h.
+// fetch_archive by its name beside datasets; see files/hub/archive.h.
 #pragma once
 
-#include "hasten/files/archive.h"
+#include "hasten/files/hub/archive.h"
 
 namespace hasten::data {
 

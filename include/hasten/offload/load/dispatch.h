@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "hasten/files/catalog.h"
+#include "hasten/files/folders/catalog.h"
 #include "hasten/offload/hooks/model_hook.h"
 #include "hasten/offload/load/argument_transfer.h"
 #include "hasten/offload/load/empty.h"

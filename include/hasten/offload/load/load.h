@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
 #include "hasten/offload/units/mapped_region.h"
 
 namespace hasten::offload {

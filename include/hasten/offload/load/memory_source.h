@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hasten/core/value.h"
-#include "hasten/files/catalog.h"
+#include "hasten/files/folders/catalog.h"
 
 namespace hasten::offload {
 

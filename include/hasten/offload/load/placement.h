@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/units/weight_streamer.h"
 

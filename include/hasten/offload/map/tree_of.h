@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/files/tensor_source.h"
+#include "hasten/files/base/tensor_source.h"
 #include "hasten/plan/device_map.h"
 #include "hasten/plan/memory_limits.h"
 #include "hasten/plan/module_sizes.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
-#include "hasten/files/dtype.h"
+#include "hasten/files/base/dtype.h"
 
 namespace hasten::offload {
 

@@ -31,7 +31,7 @@ class ForwardHook {
 };
 
 /// The position of a hook: the first is entered first.
-enum class ForwardOrder { kPhase, kUnits, kRecompute, kSwap, kAutocast, kUser };
+enum class ForwardOrder { kRecompute, kAutocast };
 
 /// The scopes of a model. Handles of the same model share it.
 class ForwardScopes {

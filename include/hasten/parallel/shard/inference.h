@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "hasten/offload/load/dispatch.h"
-#include "hasten/plan/deepspeed_config.h"
+#include "hasten/settings/deepspeed_config.h"
 
 namespace hasten::parallel {
 

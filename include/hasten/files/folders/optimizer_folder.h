@@ -1,0 +1,34 @@
+// An optimizer's state out of a folder of any form, by parameter name, and into Accelerate's and hasten's own.
+//
+// The state is a Python value as FSDP has it: {"state": {NAME: {SLOT: value}}, "param_groups": [{options, "params":
+// [NAME]}]}. Tensors stay in their files until they are written. Python's own files number parameters. Their names come
+// from the model's weights, whose order is the module's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/files/base/tensor_source.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/python/python_value.h"
+
+namespace hasten::files {
+
+/// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
+/// DeepSpeed's. `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns
+/// nothing if the folder has no such optimizer. Collective: no. Blocks: on the files. Throws: DataError for a damaged
+/// file; UsageError if numbered parameters cannot be matched with the weights.
+std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
+
+/// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.
+/// Collective: no. Blocks: no. Throws: DataError for a value of another form.
+PythonValue numbered_optimizer(const PythonValue& by_name);
+
+/// Writes FOLDER/state.safetensors with the state of the optimizers, and notes them in the manifest's parts.
+/// Collective: no. Blocks: on the disk. Throws: DataError; DiskError.
+void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers,
+                             core::Value& parts);
+
+}  // namespace hasten::files

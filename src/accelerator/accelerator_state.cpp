@@ -1,0 +1,191 @@
+// See accelerator/accelerator_state.h.
+#include "accelerator/accelerator_state.h"
+
+#include <c10/util/ScopeExit.h>
+
+#include <utility>
+
+#include "accelerator/tracking_setup.h"
+#include "hasten/checkpoint/checkpoints.h"
+#include "hasten/core/error.h"
+#include "hasten/memory/allocator.h"
+#include "hasten/parallel/shard/build.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
+#include "hasten/process/random.h"
+
+namespace hasten {
+namespace {
+
+process::Process make_process(const ReadOptions& read) {
+  const auto& options = read.options;
+  return process::Process({.cpu = options.cpu,
+                           .timeout = options.timeout,
+                           .check = options.check,
+                           .backend = options.backend,
+                           .change_process = options.change_process},
+                          read.environment);
+}
+
+}  // namespace
+
+AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
+    : options(read.options),
+      operations(std::make_shared<parallel::Operations>(own ? *std::move(own) : make_process(read), gradients)),
+      plugins(std::make_shared<Plugins>(options, read.environment, process().world_size())),
+      accumulation(accumulation_options(options)) {
+  start(read.environment);
+}
+
+void AcceleratorState::start(const Environment& environment) {
+  plugins->log_notes(operations->logger("shard"));
+  sharding =
+      parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer, plugins->splits_later());
+  if (options.seed) process::set_seed(process(), *options.seed);
+  precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
+                                               operations->logger("precision"));
+  precision->start(options, optimizer_registry, sharding != nullptr);
+  parallel::share_casts(sharding, precision->precision());
+  // The policy is the gradients' own, and the precision holds these.
+  const std::weak_ptr<MixedPrecision> unscales = precision;
+  plugins->clip_steps(*gradients, [shared = sharding, unscales](const auto& parameters, double max_norm) {
+    const auto clip = [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); };
+    const auto held = unscales.lock();
+    held ? held->clip_grad_norm_(parameters, 2.0, clip) : clip();
+  });
+  plugins->check_overflows(
+      *gradients,
+      [shared = sharding](const auto& parameters) { return parallel::has_finite_gradients(shared, parameters); },
+      operations->logger("precision"));
+  plugins->report_steps(*gradients, process());
+  checkpoints =
+      std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
+                                                                     .log = operations->logger("checkpoint"),
+                                                                     .models = &models,
+                                                                     .registry = &optimizer_registry,
+                                                                     .gradients = gradients,
+                                                                     .accumulation = &accumulation,
+                                                                     .sharding = sharding,
+                                                                     .low_weights = &precision->low_weights(),
+                                                                     .home = environment.text("HOME").value_or("")},
+                                                options.project);
+  trackers = make_trackers(options, environment, process());
+  plugins->monitor_steps(*gradients, trackers, process());
+  tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
+  if (process().device().is_cpu()) {
+    const auto setting = memory::tune_malloc(environment, options.tune_allocator);
+    operations->logger("accelerator").info(memory::describe(setting));
+  }
+}
+
+process::DistributedType AcceleratorState::distributed_type() const noexcept {
+  if (plugins->uses_fsdp()) return process::DistributedType::kFsdp;
+  if (plugins->uses_deepspeed()) return process::DistributedType::kDeepSpeed;
+  return process::distributed_type(process());
+}
+
+Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel> level) const {
+  Logger logger = operations->logger(name);
+  if (level) logger.set_level(*level);
+  logger.on_warning([run = trackers](LogLevel of, std::string_view line) mutable {
+    run.note(std::string(line), of == LogLevel::kWarning ? "warning" : "error");
+  });
+  return logger;
+}
+
+void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
+  plugins->require_filled();
+  parallel::BackwardContext context{.models = models.all(),
+                                    .group = process().group(),
+                                    .num_batches = accumulation.options().num_steps,
+                                    .ends_window = gradients->sync_gradients(),
+                                    .optimizer_calls = gradients->optimizers().num_calls()};
+  parallel::BackwardOptions own = given;
+  Models held;
+  const bool implied = !given.weight && (operations->is_joining() || gradients->has_joined_window());
+  if (implied) own.weight = 1.0;
+  if (operations->is_joining()) {
+    const auto active = operations->notify(parallel::BackwardCall::of(context).encode());
+    for (const auto& model : context.models)
+      parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
+    held = parallel::keep_window_open(active.call, context);
+    gradients->set_sync_gradients(context.ends_window);
+  }
+  gradients->set_joined_window(implied && !context.ends_window);
+  const parallel::NoSync until_all_end(std::move(held));
+  const auto received = gradients->loaders().take_counts();
+  trackers.count_step(received.num_samples);
+  trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
+  if (own.weight) gradients->set_weighted();
+  // Autocast is off in backward, whatever scope the caller has left open.
+  const auto scope = precision::Autocast::off();
+  plugins->begin_backward(loss);
+  parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
+  plugins->end_backward();
+  gradients->optimizers().note_backward(!gradients->sync_gradients());
+}
+
+parallel::NoSync AcceleratorState::accumulate(Models chosen) {
+  accumulation.next(*gradients);
+  if (gradients->sync_gradients()) return parallel::NoSync();
+  return no_sync(std::move(chosen), accumulation.options().sync_each_batch);
+}
+
+parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
+  exchanges = exchanges || parallel::exchanges_each_backward(sharding);
+  return parallel::NoSync(chosen.empty() ? models.all() : std::move(chosen), exchanges);
+}
+
+void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
+  operations->reject_in_join("join_uneven_inputs");
+  precision->require_whole_weights("join_uneven_inputs");
+  if (sharding && precision->scaler_state()) {
+    throw UsageError(
+        Origin{"accelerator", process().rank(), process().world_size()},
+        "join_uneven_inputs with sharding and fp16: ranks without data do not know the loss scale. Use bf16, or give "
+        "every rank as many batches (even_batches).");
+  }
+  const auto scope = std::make_shared<parallel::Join>(process().group());
+  operations->set_join(scope);
+  const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
+  parallel::run_joined(*scope, fn, joined,
+                       {.group = process().group(),
+                        .models = models,
+                        .optimizer_registry = optimizer_registry,
+                        .accumulation = accumulation,
+                        .gradients = *gradients,
+                        .operations = *operations,
+                        .sharding = sharding,
+                        .optimizer_options = &options.optimizer});
+}
+
+std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
+  if (!models.contains(module)) operations->reject_in_join("prepare of a model");
+  plugins->require_alike(process());
+  plugins->mark_leaf_modules(module, sharding);
+  const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
+  if (place && !is_empty) module.to(process().device());
+  precision->convert(module);
+  return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));
+}
+
+double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  if (gradients->sync_gradients()) plugins->note_clipped();
+  return precision->clip_grad_norm_(
+      parameters, norm_type, [&] { return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type); });
+}
+
+void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  precision->unscale(parameters);
+  parallel::clip_grad_value_(sharding, parameters, clip_value);
+}
+
+parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgdOptions given) const {
+  precision->require_whole_weights("local_sgd");
+  given.on_average = [precision = precision, then = given.on_average] {
+    precision->share_least_scale();
+    if (then) then();
+  };
+  return given;
+}
+
+}  // namespace hasten

@@ -1,0 +1,77 @@
+// AcceleratorState: the components of one Accelerator, which its copies and everything prepared share.
+//
+// Each component belongs to a room. The functions here let several of them act on one call of the training loop. Work
+// of a single room stays in that room.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "accelerator/mixed_precision.h"
+#include "accelerator/read_options.h"
+#include "hasten/accelerator/options.h"
+#include "hasten/parallel/ddp/backward.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/join/operations.h"
+#include "hasten/parallel/local_sgd/local_sgd.h"
+#include "hasten/plugins/plugins.h"
+#include "hasten/process/distributed_type.h"
+#include "hasten/process/process.h"
+#include "hasten/tracking/run/trackers.h"
+#include "hasten/training/accumulation.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten {
+
+namespace checkpoint {
+class Checkpoints;
+}
+namespace parallel {
+class Sharding;
+}
+
+struct AcceleratorState {
+  using Models = parallel::DistributedModels::Models;
+
+  /// Without `own` a process that the environment describes. Collective, Blocks, Throws: as Accelerator's constructor.
+  AcceleratorState(const ReadOptions& read, std::optional<process::Process> own);
+
+  const process::Process& process() const noexcept { return operations->process(); }
+  process::DistributedType distributed_type() const noexcept;
+
+  void backward(const at::Tensor& loss, const parallel::BackwardOptions& options);
+  parallel::NoSync accumulate(Models chosen);
+  /// `exchanges`: gradients are exchanged with every batch although the optimizer waits.
+  parallel::NoSync no_sync(Models chosen, bool exchanges = false);
+  void join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined);
+  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place);
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type);
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
+  Logger logger(const std::string& name, std::optional<LogLevel> level) const;
+
+  AcceleratorOptions options;
+  std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
+  std::shared_ptr<parallel::Operations> operations;
+  /// FSDP's and DeepSpeed's settings; changes `options`, so the members below see what they come to.
+  std::shared_ptr<Plugins> plugins;
+  training::Accumulation accumulation;
+  parallel::DistributedModels models = {};
+  parallel::OptimizerRegistry optimizer_registry = {};
+  /// Splits state over the ranks. Null where nothing is split.
+  std::shared_ptr<parallel::Sharding> sharding = {};
+  std::shared_ptr<MixedPrecision> precision = {};
+  std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
+  mutable tracking::Trackers trackers = {};
+  /// Saves the trackers' position in checkpoints.
+  std::shared_ptr<void> tracked = {};
+
+ private:
+  void start(const Environment& environment);
+};
+
+}  // namespace hasten

@@ -1,0 +1,65 @@
+// See accelerator/preparation.h.
+#include "hasten/accelerator/preparation.h"
+
+#include "accelerator/accelerator_state.h"
+
+namespace hasten {
+
+const AcceleratorOptions& Preparation::options() const noexcept {
+  return state_->options;
+}
+
+const process::Process& Preparation::process() const noexcept {
+  return state_->process();
+}
+
+const std::shared_ptr<training::GradientState>& Preparation::gradient_state() const noexcept {
+  return state_->gradients;
+}
+
+std::shared_ptr<const parallel::Ddp> Preparation::distribute(torch::nn::Module& module, bool place) const {
+  return state_->distribute(module, place);
+}
+
+std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& module) const {
+  auto scopes = state_->precision->scopes(module);
+  const auto& recompute = options().recompute;
+  if (recompute.enabled && !scopes->has(parallel::ForwardOrder::kRecompute))
+    scopes->add(parallel::ForwardOrder::kRecompute, parallel::recompute_hook(module, recompute));
+  return scopes;
+}
+
+void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
+  state_->optimizer_registry.add(optimizer);
+  state_->precision->add(optimizer);
+}
+
+parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
+  return state_->optimizer_registry;
+}
+
+bool Preparation::uses_deepspeed() const noexcept {
+  return state_->plugins->uses_deepspeed();
+}
+
+void Preparation::fill_auto(const plan::AutoInputs& known) const {
+  state_->plugins->fill(known);
+}
+
+std::shared_ptr<torch::optim::Optimizer> Preparation::make_real(const parallel::DummyOptim& dummy) const {
+  return state_->plugins->make_real(dummy);
+}
+
+std::shared_ptr<optim::Scheduler> Preparation::make_real(const parallel::DummyScheduler& dummy) const {
+  return state_->plugins->make_real(dummy);
+}
+
+data::LoaderOptions Preparation::loader_options(bool place) const {
+  return hasten::loader_options(options(), place);
+}
+
+optim::PreparedSchedulerOptions Preparation::scheduler_options() const {
+  return hasten::scheduler_options(options(), process().world_size());
+}
+
+}  // namespace hasten

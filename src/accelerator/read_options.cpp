@@ -1,0 +1,102 @@
+// See accelerator/read_options.h.
+#include "accelerator/read_options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/core/text.h"
+
+namespace hasten {
+namespace {
+
+// Variables of a launcher that this version does not carry out yet.
+struct Missing {
+  const char* variable;
+  const char* flag;
+  const char* what;
+};
+
+constexpr Missing kMissing[] = {
+    {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
+    {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
+    {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"},
+    {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
+     "a program that binds itself to the cores near its GPU (the launcher's --numa_binding node does that)"}};
+
+bool asks(std::string value) {
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value != "no" && value != "n" && value != "false" && value != "f" && value != "off" && value != "0";
+}
+
+void refuse_what_is_missing(const Environment& environment) {
+  std::string found;
+  for (const auto& [variable, flag, what] : kMissing) {
+    const auto value = environment.text(variable);
+    if (!value || !asks(*value)) continue;
+    found += text(found.empty() ? "" : "; ", variable, '=', *value, " (", flag, ") asks for ", what);
+  }
+  if (found.empty()) return;
+  throw UsageError(Origin{"accelerator"}, found,
+                   ", which this version does not have yet. Leave it out, or set it to no.");
+}
+
+}  // namespace
+
+ReadOptions read_options(AcceleratorOptions options, Environment environment) {
+  refuse_what_is_missing(environment);
+  if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
+    precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
+  }
+  if (environment.flag("XLA_DOWNCAST_BF16").value_or(false)) {
+    throw UsageError(Origin{"accelerator"},
+                     "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
+                     "not have. Leave it out, and use --mixed_precision bf16.");
+  }
+  options.fp8 = precision::read_fp8_options(options.fp8, environment);
+  if (!options.change_process) {
+    options.tune_allocator = false;
+    options.ddp.in_place_bytes.reset();
+  }
+  // "auto" is a DeepSpeed configuration's word for the program's number.
+  if (environment.text("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") != "auto") {
+    options.gradient_accumulation_steps =
+        environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1).value_or(options.gradient_accumulation_steps);
+  }
+  // HASTEN_DEBUG is read where groups are made.
+  if (!options.check && !environment.has("HASTEN_DEBUG")) {
+    options.check = environment.flag("ACCELERATE_DEBUG_MODE");
+  }
+  if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.project_dir;
+  return {std::move(options), std::move(environment)};
+}
+
+training::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {
+  return {.num_steps = options.gradient_accumulation_steps,
+          .sync_with_dataloader = options.accumulation.sync_with_dataloader,
+          .sync_each_batch = options.accumulation.sync_each_batch};
+}
+
+data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device) {
+  auto loader = options.loader;
+  loader.put_on_device = loader.put_on_device && put_on_device;
+  return loader;
+}
+
+optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size) {
+  return {.step_with_optimizer = options.step_scheduler_with_optimizer,
+          .adjust_scheduler = options.accumulation.adjust_scheduler,
+          .once_per_process = options.scheduler.step_per_process && !options.loader.split_batches,
+          .world_size = world_size};
+}
+
+std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise) {
+  if (options.device_placement.empty()) return std::vector<bool>(num_objects, otherwise);
+  if (options.device_placement.size() == num_objects) return options.device_placement;
+  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(), " values for ",
+                   num_objects, " objects. Give prepare one for each, or none.");
+}
+
+}  // namespace hasten

@@ -1,0 +1,37 @@
+// Tensors in pieces over files: the part that sharded sources share; private to the room.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "files/base/named_source.h"
+
+namespace hasten::files {
+
+/// A box of a tensor that lies contiguously in a file.
+struct FilePiece {
+  std::shared_ptr<const PosixFile> file;
+  uint64_t offset = 0;
+  Box box = {};
+};
+
+/// Throws DataError unless the pieces cover the tensor once. `path` appears in messages.
+void check_cover(const std::string& path, const TensorInfo& info, const std::vector<FilePiece>& pieces);
+
+class PieceSource : public NamedSource {
+ public:
+  PieceSource(std::string path, std::string_view form) : NamedSource(std::move(path)), form_(form) {}
+  std::string_view form() const override { return form_; }
+  std::optional<TensorLocation> location(std::string_view name) const override;
+  void add_tensor(TensorInfo info, std::vector<FilePiece> pieces);
+  using NamedSource::remark;
+
+ protected:
+  void read_tensor(size_t index, const Box& box, void* target) const override;
+
+ private:
+  std::string_view form_;
+  std::vector<std::vector<FilePiece>> pieces_;
+};
+
+}  // namespace hasten::files

@@ -1,0 +1,429 @@
+// See plugins.h.
+#include "hasten/plugins/plugins.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "hasten/comm/nested/objects.h"
+#include "hasten/core/error.h"
+#include "hasten/optim/schedulers/deepspeed.h"
+#include "hasten/parallel/shard/leaf_modules.h"
+#include "hasten/plugins/shard_options.h"
+#include "plugins/step_policies.h"
+
+namespace hasten {
+namespace {
+
+const Origin kFront{"accelerator"};
+
+/// Returns the precision that the program or the launcher requests; nothing if neither does. The launcher sets "no" by
+/// itself, so that counts as nothing.
+std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
+  const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
+  auto wanted = options.mixed_precision;
+  if (!wanted && text) wanted = precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION");
+  return wanted == Precision::kNo ? std::nullopt : wanted;
+}
+
+/// Returns the dtype of torch_autocast, as a precision.
+std::optional<Precision> autocast_precision(const plan::DeepSpeedConfig& config) {
+  if (!config.is_true("torch_autocast.enabled")) return std::nullopt;
+  const auto dtype = config.get_value("torch_autocast.dtype", "bfloat16");
+  const bool half = dtype == core::Value("float16") || dtype == core::Value("fp16");
+  return half ? Precision::kFp16 : Precision::kBf16;
+}
+
+std::optional<c10::ScalarType> dtype_of(const std::string& name) {
+  const std::string own = plan::short_dtype(name);
+  if (own == "fp16") return c10::kHalf;
+  if (own == "bf16") return c10::kBFloat16;
+  return own.empty() ? std::nullopt : std::optional(c10::kFloat);
+}
+
+checkpoint::TagValidation tag_validation_of(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (name == "IGNORE") return checkpoint::TagValidation::kIgnore;
+  return name == "FAIL" ? checkpoint::TagValidation::kFail : checkpoint::TagValidation::kWarn;
+}
+
+// One line for each value of a configuration: "section.key value".
+void add_facts(const std::string& path, const core::Value& value, std::vector<std::string>& facts) {
+  if (!value.is_map()) {
+    facts.push_back(path + ' ' + value.to_json());
+    return;
+  }
+  for (const auto& [key, own] : value.as_map()) add_facts(path.empty() ? key : path + '.' + key, own, facts);
+}
+
+}  // namespace
+
+Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, int world_size)
+    : world_size_(world_size), split_batches_(options.loader.split_batches), base_(options.shard) {
+  const bool fsdp = options.fsdp || environment.flag("ACCELERATE_USE_FSDP").value_or(false);
+  const bool deepspeed = options.deepspeed || !options.deepspeed_plugins.empty() ||
+                         environment.flag("ACCELERATE_USE_DEEPSPEED").value_or(false);
+  if (fsdp && deepspeed) {
+    throw UsageError(
+        kFront,
+        "both FSDP (AcceleratorOptions::fsdp, ACCELERATE_USE_FSDP) and DeepSpeed (AcceleratorOptions::deepspeed, "
+        "ACCELERATE_USE_DEEPSPEED) are asked for. Use one of them.");
+  }
+  if ((fsdp || deepspeed) && options.shard.stage != ShardStage::kNone) {
+    throw UsageError(kFront, "AcceleratorOptions::shard has a stage beside ", fsdp ? "FSDP's" : "DeepSpeed's",
+                     " settings, which say it as well. Leave one out.");
+  }
+  if (fsdp) read_fsdp(options, environment);
+  if (deepspeed) read_deepspeed(options, environment);
+  gradient_accumulation_steps_ = options.gradient_accumulation_steps;
+  facts_ = facts();
+}
+
+void Plugins::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
+  fsdp_ = plan::resolve_fsdp(options.fsdp.value_or(plan::FsdpPlugin{}), environment);
+  const auto wanted = precision_of(options, environment);
+  if (wanted) plan::set_mixed_precision(*fsdp_, precision::name_of(*wanted));
+  if (fsdp_->mixed_precision_policy) {
+    const auto& policy = *fsdp_->mixed_precision_policy;
+    if (!wanted && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
+    if (!wanted && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
+  }
+  apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
+  // For code of the program that reads the variable, as the peer's plugin sets it.
+  if (options.change_process && options.fsdp && options.fsdp->cpu_ram_efficient_loading) {
+    Environment::of({{"FSDP_CPU_RAM_EFFICIENT_LOADING", fsdp_->cpu_ram_efficient_loading ? "True" : "False"}}).apply();
+  }
+  if (fsdp_->activation_checkpointing) {
+    options.recompute.enabled = true;
+    if (options.recompute.modules.empty() && fsdp_->auto_wrap_policy == plan::AutoWrapPolicy::kTransformer)
+      options.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
+  }
+  if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
+  options.shard = parallel::shard_options(*fsdp_, options.shard);
+  if (fsdp_->checks_module_states) options.ddp.sync_module_states = false;
+}
+
+// FSDP's settings beside the split.
+void Plugins::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) {
+  options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
+  rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
+  const auto& policy = given.mixed_precision_policy;
+  if (policy.contains("output_dtype") && !options.precision.output_dtype)
+    options.precision.output_dtype = dtype_of(fsdp_->mixed_precision_policy->output_dtype);
+  if (policy.contains("buffer_dtype") && !options.precision.buffers.dtype)
+    options.precision.buffers.dtype = dtype_of(fsdp_->mixed_precision_policy->buffer_dtype);
+  if (policy.contains("reduce_dtype")) {
+    const auto reduce = dtype_of(fsdp_->mixed_precision_policy->reduce_dtype);
+    if (reduce != c10::kFloat && !options.ddp.communication_dtype) options.ddp.communication_dtype = reduce;
+  }
+  if (given.optim_state_dict_config) {
+    fsdp_->notes.push_back(
+        "optim_state_dict_config has no effect: save_state writes each rank's slices from its memory");
+  }
+  if (fsdp_->cpu_ram_efficient_loading) {
+    fsdp_->notes.push_back(
+        "cpu_ram_efficient_loading: accelerator.build builds a model once a host; a model built otherwise is built by "
+        "each rank");
+  }
+  if (given.state_dict_type && fsdp_->state_dict_type == plan::StateDictType::kFull) {
+    fsdp_->notes.push_back(
+        "FULL_STATE_DICT: save_state(path, {.layout = Layout::kAccelerate}) writes whole files; the other layout has "
+        "slices, "
+        "which load on any number of ranks");
+  }
+  if (fsdp_->activation_checkpointing_offload) {
+    fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
+  }
+}
+
+void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& environment) {
+  if (options.deepspeed && !options.deepspeed_plugins.empty()) {
+    throw UsageError(kFront, "both deepspeed and deepspeed_plugins are given. Give one plugin, or several by name.");
+  }
+  auto given = options.deepspeed_plugins;
+  if (given.empty()) given.emplace_back("default", options.deepspeed.value_or(plan::DeepSpeedPlugin{}));
+  const auto wanted = precision_of(options, environment);
+  for (const auto& [name, plugin] : given) {
+    auto settings = plan::resolve_deepspeed_plugin(plugin, environment);
+    if (auto& all = settings.config.config(); all.contains("bfloat16") && !all.contains("bf16")) {
+      all["bf16"] = settings.config.get_value("bfloat16");
+      settings.config.del_config_sub_tree("bfloat16");
+    }
+    const bool fp16 = settings.config.is_true("fp16.enabled"), bf16 = settings.config.is_true("bf16.enabled");
+    const auto autocast = autocast_precision(settings.config);
+    if (autocast && wanted && *autocast != *wanted) {
+      throw UsageError(kFront, settings.config.source(), ": torch_autocast.dtype is ", precision::name_of(*autocast),
+                       ", and mixed_precision ", precision::name_of(*wanted), ". Leave one of them out.");
+    }
+    const std::string of_file = fp16 ? "fp16" : bf16 ? "bf16" : autocast ? precision::name_of(*autocast) : "no";
+    const std::string precision = wanted ? precision::name_of(*wanted) : of_file;
+    // torch_autocast has a section of its own; fp16 and bf16 stay as they are written.
+    if (!autocast || fp16 || bf16) plan::set_mixed_precision(settings, precision);
+    if (!wanted && precision != "no")
+      options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
+    plan::fill_auto(settings, {.world_size = world_size_,
+                               .split_batches = split_batches_,
+                               .gradient_accumulation_steps = options.gradient_accumulation_steps,
+                               .has_model = false});
+    plugins_.emplace_back(name, std::move(settings));
+  }
+  auto& first = plugins_.front().second;
+  const auto resolved = plan::resolve_deepspeed(first.config, world_size_, false);
+  plan::require_supported(resolved, first.config);
+  if (resolved.is_given("gradient_accumulation_steps"))
+    options.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
+  apply(resolved, options);
+  apply_monitors(first.config, options);
+  options.shard = options_of(first);
+}
+
+// Sections of a configuration beside ZeRO.
+void Plugins::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
+  const auto communication = dtype_of(resolved.text("communication_data_type"));
+  if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;
+  const auto safe = resolved.class_names("torch_autocast.lower_precision_safe_modules");
+  if (resolved.on("torch_autocast.enabled") && !safe.empty() && !communication) {
+    options.ddp.communication_dtype = dtype_of(resolved.text("torch_autocast.dtype"));
+    options.ddp.communication_classes = safe;
+  }
+  if (resolved.on("prescale_gradients"))
+    options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
+  if (resolved.text("gradient_allreduce_op") == "sum") options.ddp.average = false;
+  const std::string zero = "zero_optimization.";
+  if (resolved.is_given(zero + "overlap_comm") && !resolved.on(zero + "overlap_comm"))
+    options.ddp.delay_allreduce = true;
+  if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
+  if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
+  if (resolved.is_given("checkpoint.tag_validation"))
+    options.project.tag_validation = tag_validation_of(resolved.text("checkpoint.tag_validation"));
+  if (resolved.on("dataloader_drop_last")) options.loader.drop_last = true;
+  if (resolved.is_given("activation_checkpointing.number_checkpoints"))
+    options.recompute.num_regions = resolved.count("activation_checkpointing.number_checkpoints");
+  const auto buffers = dtype_of(resolved.text("data_types.buffer_dtype"));
+  if (buffers && !options.precision.buffers.dtype) options.precision.buffers.dtype = buffers;
+  if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) {
+    auto& kept = options.precision.buffers.keep_float32;
+    const auto names = resolved.names("data_types.keep_in_fp32_modules");
+    kept.insert(kept.end(), names.begin(), names.end());
+  }
+  if (!resolved.on("fp16.enabled")) return;
+  options.precision.cast_inputs = options.precision.cast_inputs || resolved.on("fp16.auto_cast");
+  const double fixed = resolved.real("fp16.loss_scale");
+  options.scaler.init_scale =
+      fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
+  options.scaler.growth_interval = std::max<int64_t>(1, resolved.count("fp16.loss_scale_window"));
+  if (fixed > 0) {
+    // A static scale: it neither grows nor shrinks.
+    options.scaler.min_scale = fixed;
+    options.scaler.growth_interval = std::numeric_limits<int64_t>::max();
+  } else {
+    options.scaler.min_scale = resolved.real("fp16.min_loss_scale");
+    options.scaler.rule = precision::LossScaleKind::kDeepSpeed;
+    options.scaler.hysteresis = std::max<int64_t>(1, resolved.count("fp16.hysteresis"));
+    options.scaler.consecutive_hysteresis = resolved.on("fp16.consecutive_hysteresis");
+  }
+}
+
+// DeepSpeed's monitors are trackers here. The program's own log_with and folder stay.
+void Plugins::apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options) {
+  const auto text_at = [&](const std::string& key) {
+    const auto value = config.get_value(key);
+    return value.is_string() ? value.as_string() : std::string();
+  };
+  const auto use = [&](const std::string& section, const char* tracker, const char* project_key) {
+    if (!config.is_true(section + ".enabled")) return;
+    const auto named = [&](const tracking::LogWith& one) { return one.name() == tracker || one.name() == "all"; };
+    if (std::none_of(options.log_with.begin(), options.log_with.end(), named)) options.log_with.emplace_back(tracker);
+    if (monitor_project_.empty()) monitor_project_ = text_at(section + "." + project_key);
+    const std::string folder = text_at(section + ".output_path");
+    if (options.project.logging_dir.empty() && !folder.empty()) options.project.logging_dir = folder;
+  };
+  use("tensorboard", "tensorboard", "job_name");
+  use("csv_monitor", "csv", "job_name");
+  use("wandb", "wandb", "project");
+  use("comet", "comet_ml", "project");
+  const auto pass_on = [&](const std::string& section, const char* tracker,
+                           const std::vector<std::pair<const char*, const char*>>& names) {
+    if (!config.is_true(section + ".enabled")) return;
+    core::Value own = core::Value::map();
+    for (const auto& [theirs, ours] : names) {
+      const auto value = config.get_value(section + "." + theirs);
+      if (!value.is_null()) own[ours] = value;
+    }
+    if (own.empty()) return;
+    monitor_kwargs_[tracker] = std::move(own);
+  };
+  pass_on("wandb", "wandb", {{"group", "group"}, {"team", "entity"}});
+  pass_on("comet", "comet_ml",
+          {{"workspace", "workspace"},
+           {"api_key", "api_key"},
+           {"experiment_key", "experiment_key"},
+           {"mode", "mode"},
+           {"online", "online"}});
+}
+
+parallel::ShardOptions Plugins::options_of(const plan::DeepSpeedSettings& settings) const {
+  return parallel::shard_options(plan::resolve_deepspeed(settings.config, world_size_, false), settings.config, base_);
+}
+
+bool Plugins::splits_later() const noexcept {
+  return plugins_.size() > 1;
+}
+
+void Plugins::log_notes(const Logger& logger) const {
+  const auto say = [&](const char* of, const std::vector<std::string>& notes) {
+    for (const auto& note : notes) logger.info(text(of, ": ", note, '.'));
+  };
+  if (fsdp_) say("FSDP", fsdp_->notes);
+  for (const auto& [name, settings] : plugins_) {
+    say("DeepSpeed", settings.notes);
+    say("DeepSpeed", plan::resolve_deepspeed(settings.config, world_size_, false).notes);
+  }
+}
+
+const plan::DeepSpeedSettings& Plugins::selected() const {
+  if (plugins_.empty()) {
+    throw UsageError(kFront,
+                     "the DeepSpeed plugin of an Accelerator without one. Set AcceleratorOptions::deepspeed, or start "
+                     "with hasten launch --use_deepspeed.");
+  }
+  return plugins_[selected_].second;
+}
+
+void Plugins::select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < plugins_.size(); ++i) {
+    names.push_back(plugins_[i].first);
+    if (plugins_[i].first != name) continue;
+    selected_ = i;
+    is_filled_ = false;
+    if (sharding) sharding->set_options(options_of(plugins_[i].second));
+    return;
+  }
+  throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", did_you_mean(name, names), "; there are ",
+                   names.empty() ? "none" : join(names), ".");
+}
+
+void Plugins::mark_leaf_modules(const torch::nn::Module& module,
+                                const std::shared_ptr<parallel::Sharding>& sharding) const {
+  if (plugins_.empty() || selected().transformer_moe_cls_names.empty()) return;
+  parallel::set_moe_leaf_modules(sharding, module, selected().transformer_moe_cls_names);
+}
+
+void Plugins::fill(plan::AutoInputs known) {
+  if (plugins_.empty()) return;
+  known.world_size = world_size_;
+  known.split_batches = split_batches_;
+  known.gradient_accumulation_steps = gradient_accumulation_steps_;
+  if (base_.hidden_size) known.hidden_size = base_.hidden_size;
+  plan::fill_auto(plugins_[selected_].second, known);
+}
+
+void Plugins::require_filled() {
+  if (plugins_.empty() || is_filled_) return;
+  plan::require_filled(selected());
+  is_filled_ = true;
+}
+
+std::shared_ptr<torch::optim::Optimizer> Plugins::make_real(const parallel::DummyOptim& dummy) const {
+  const auto& config = selected().config;
+  const auto* type = config.find("optimizer.type");
+  if (type == nullptr || !type->is_string()) {
+    throw UsageError(kFront, config.source(),
+                     " has no optimizer.type for the DummyOptim. Write it, for example \"AdamW\".");
+  }
+  return parallel::make_deepspeed_optimizer(type->as_string(), config.get_value("optimizer.params"), dummy);
+}
+
+std::shared_ptr<optim::Scheduler> Plugins::make_real(const parallel::DummyScheduler& dummy) const {
+  auto& optimizer = dummy.optimizer();
+  if (dummy.options().lr_scheduler_callable) return dummy.options().lr_scheduler_callable(optimizer);
+  const auto& config = selected().config;
+  const auto* type = config.find("scheduler.type");
+  if (type == nullptr || !type->is_string()) {
+    throw UsageError(kFront, config.source(),
+                     " has no scheduler.type for the DummyScheduler. Write it, for example \"WarmupLR\".");
+  }
+  return optim::deepspeed::make_schedule(optimizer, type->as_string(), config.get_value("scheduler.params"));
+}
+
+void Plugins::clip_steps(training::GradientState& gradients,
+                         std::function<void(const std::vector<at::Tensor>&, double)> clip) {
+  if (plugins_.empty()) return;
+  const auto policy = std::make_shared<ClipPolicy>();
+  policy->clip = std::move(clip);
+  policy->limit = [front = shared_from_this()] {
+    const auto value = front->selected().config.get_value("gradient_clipping");
+    return value.is_number() ? value.as_double() : 0.0;
+  };
+  clip_ = policy;
+  gradients.step_policies().add(training::StepOrder::kClip, policy);
+}
+
+void Plugins::note_clipped() noexcept {
+  if (const auto policy = clip_.lock()) policy->was_clipped = true;
+}
+
+void Plugins::check_overflows(training::GradientState& gradients,
+                              std::function<bool(const std::vector<at::Tensor>&)> finite, Logger logger) {
+  if (plugins_.empty()) return;
+  const auto policy = std::make_shared<OverflowPolicy>();
+  policy->finite = std::move(finite);
+  policy->applies = [front = shared_from_this()] {
+    const auto& config = front->selected().config;
+    return config.is_true("bf16.enabled") && !config.is_false("bf16.check_grad_overflow");
+  };
+  policy->warn = [logger = std::move(logger)] {
+    logger.warning("a gradient is not finite: the step is skipped (bf16.check_grad_overflow).");
+  };
+  gradients.step_policies().add(training::StepOrder::kUnscale, policy);
+}
+
+std::vector<std::string> Plugins::facts() const {
+  std::vector<std::string> all;
+  for (const auto& [name, settings] : plugins_)
+    add_facts(plugins_.size() > 1 ? name : "", settings.config.config(), all);
+  if (fsdp_) {
+    const auto strategy = fsdp_->sharding_strategy ? plan::name_of(*fsdp_->sharding_strategy)
+                                                   : text("reshard_after_forward ", fsdp_->splits_parameters());
+    all = {text("fsdp_version ", fsdp_->fsdp_version),
+           text("strategy ", strategy),
+           text("state_dict_type ", plan::name_of(fsdp_->state_dict_type)),
+           text("rank0_only ", rank0_only_),
+           text("activation_checkpointing ", fsdp_->activation_checkpointing),
+           text("sync_module_states ", !fsdp_->checks_module_states),
+           text("param_dtype ", fsdp_->mixed_precision_policy ? fsdp_->mixed_precision_policy->param_dtype : "")};
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void Plugins::require_alike(const process::Process& process) {
+  if (facts_.empty() || process.world_size() == 1) return;
+  const auto own = std::exchange(facts_, {});
+  const auto all = comm::gather_object(process.group(), own);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto first_of = [&](size_t here, size_t there) {
+      std::vector<std::string> only;
+      std::set_difference(all[here].begin(), all[here].end(), all[there].begin(), all[there].end(),
+                          std::back_inserter(only));
+      return only.empty() ? std::string("nothing beside") : "'" + only.front() + "'";
+    };
+    throw UsageError(Origin{"accelerator", process.rank(), process.world_size()}, "ranks have other settings of ",
+                     fsdp_ ? "FSDP" : "DeepSpeed", ": rank 0 ", first_of(0, rank), ", rank ", rank, ' ',
+                     first_of(rank, 0), ". Give every rank the same.");
+  }
+}
+
+checkpoint::GetStateDictOptions Plugins::state_dict_options(checkpoint::GetStateDictOptions given,
+                                                            Precision precision) const {
+  given.rank0_only = given.rank0_only || rank0_only_;
+  if (plugins_.empty() || given.dtype) return given;
+  if (!selected().config.is_true("zero_optimization.stage3_gather_16bit_weights_on_model_save")) return given;
+  if (precision == Precision::kBf16) given.dtype = at::kBFloat16;
+  if (precision == Precision::kFp16) given.dtype = at::kHalf;
+  return given;
+}
+
+}  // namespace hasten
