@@ -44,6 +44,7 @@ ENTRIES = {"include/hasten/files/hub/hub.h", "include/hasten/process/process.h",
 GLOBAL_STATE = {
     "src/plugins/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
+    "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
     "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
