@@ -1,5 +1,5 @@
 # hasten_embed(TARGET FILE NAME): makes a header with the text of a file as a string constant, `NAME`, in namespace hasten::tracking.
-#   src/tracking/follower/bridge.py becomes tracking_bridge_py.h in the build folder, which the target may include.
+#   src/tracking/follower/bridge.py becomes tracking_follower_bridge_py.h in the build folder, which the target may include.
 function(hasten_embed target file name)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
   file(READ ${PROJECT_SOURCE_DIR}/${file} text)

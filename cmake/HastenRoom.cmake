@@ -3,7 +3,7 @@
 #   objects go into the one library `hasten`; no target where both are empty. TORCH rooms share one flag set and one of the precompiled headers below.
 #   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
 # hasten_library()
-#   The library `hasten` (alias hasten::hasten): all rooms, and include/hasten/hasten.h.
+#   The library `hasten` (alias hasten::hasten): all rooms, and the headers include/hasten/*.h that are no room's.
 
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
@@ -122,7 +122,8 @@ function(hasten_library)
   get_property(rooms GLOBAL PROPERTY HASTEN_ROOMS)
   get_property(libraries GLOBAL PROPERTY HASTEN_PRIVATE_LIBRARIES)
   get_property(room_headers GLOBAL PROPERTY HASTEN_HEADERS)
-  set(headers ${PROJECT_SOURCE_DIR}/include/hasten/hasten.h)
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/*.h)
+  list(REMOVE_ITEM headers ${room_headers})
   foreach(room ${rooms})
     list(APPEND objects $<TARGET_OBJECTS:hasten_${room}>)
   endforeach()

@@ -15,6 +15,8 @@ from pathlib import Path
 HEADER_CAP, SOURCE_CAP = 300, 600
 # Files that forward and decide nothing; they may be as long as Accelerate has names.
 FRONT_DOOR = ("include/hasten/accelerator.h", "src/accelerator/accelerator.cpp")
+# Headers in no room's folder that have another name than their room.
+LOOSE_HEADERS = {"hasten.h": "all rooms", "clip_grad_norm_async.h": "accelerator"}
 # Files that together stay under a number of lines of code (blank lines and comments aside).
 COUNTED_TOGETHER = [
     ("the DDP reducer, the hooks aside,", 540, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
@@ -148,7 +150,7 @@ class Source:
         if parts[0] == "src":
             return parts[1] if len(parts) > 2 else "all rooms"
         if parts[:2] == ["include", "hasten"]:
-            return parts[2].removesuffix(".h") if parts[2] != "hasten.h" else "all rooms"
+            return parts[2] if len(parts) > 3 else LOOSE_HEADERS.get(parts[2], parts[2].removesuffix(".h"))
         return None
 
 

@@ -184,9 +184,9 @@ class Accelerator {
 
   /// Opens the scope of one batch, where gradient_accumulation_steps batches make one step. Until the last of them, and
   /// the loader's last, these models keep their gradients on their rank. Prepared optimizers and schedulers wait as
-  /// long. If no model is named, all prepared ones count. `const auto scope = accelerator.accumulate(model);` Call
-  /// zero_grad() behind step(): at the head of the window's last batch it drops the gradients before. Collective: no,
-  /// but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another Accelerator.
+  /// long. If no model is named, all prepared ones count. `const auto scope = accelerator.accumulate(model);`
+  /// zero_grad() of a prepared optimizer stands at the head of the loop or behind step(): it keeps what waits.
+  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another Accelerator.
   template <class... M>
   parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
     return accumulate(ddps(models...));
@@ -237,8 +237,9 @@ class Accelerator {
   /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and
   /// kBFloat16.
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options = {}) const;
-  /// Exact values of weights below float32 (PrecisionOptions::weights); the loss scale with fp16. Null otherwise.
+  /// Returns the exact values of weights below float32 (PrecisionOptions::weights). Null where weights are float32.
   const optim::LowWeights* low_weights() const noexcept;
+  /// Returns the loss scale of fp16. Null where losses are not scaled.
   const precision::GradScaler* scaler() const;
   /// Returns the scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
@@ -258,7 +259,8 @@ class Accelerator {
   /// unscales gradients first. In the middle of a window it measures and changes nothing. Collective: where something
   /// is split. Blocks: then. Throws: CommError.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0) const;
-  /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.
+  /// Cuts gradients to [-clip_value, clip_value]. Collective: where something is split. Blocks: then. Throws:
+  /// CommError.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
   /// Returns the module or optimizer that was handed to prepare; anything else as it is.

@@ -1,4 +1,4 @@
-// See accelerator/mixed_precision.h and accelerator/clip_grad_norm_async.h.
+// See accelerator/mixed_precision.h and clip_grad_norm_async.h.
 #include "accelerator/mixed_precision.h"
 
 #include <ATen/ops/full.h>
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "hasten/accelerator/clip_grad_norm_async.h"
+#include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/clip/clip.h"

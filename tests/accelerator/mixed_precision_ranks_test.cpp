@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "hasten/accelerator.h"
-#include "hasten/accelerator/clip_grad_norm_async.h"
+#include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "hasten/parallel/clip/clip.h"

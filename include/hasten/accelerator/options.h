@@ -52,7 +52,11 @@ struct SchedulerOptions {
   bool step_per_process = false;
 };
 
+/// Most programs set mixed_precision, gradient_accumulation_steps, seed, log_with and project, and leave the rest
+/// alone. Designated initializers name members in this order.
 struct AcceleratorOptions {
+  // ---- Run: devices, loaders, steps. Most programs leave these but gradient_accumulation_steps and seed alone.
+
   /// Moves models and the batches of loaders to the process's device; PrepareOptions overrides it per object.
   bool device_placement = true;
   /// Stay on the CPU even where there is a GPU.
@@ -68,6 +72,9 @@ struct AcceleratorOptions {
   SchedulerOptions scheduler = {};
   /// Seeds every random generator, as set_seed does, before anything else.
   std::optional<uint64_t> seed = {};
+
+  // ---- Precision. Most programs set mixed_precision alone.
+
   /// The dtype that prepared models compute in (docs/precision.md). Unset: ACCELERATE_MIXED_PRECISION, else kNo.
   std::optional<Precision> mixed_precision = {};
   /// Outputs, living casts (docs/GLOSSARY.md), and weights below float32.
@@ -78,12 +85,18 @@ struct AcceleratorOptions {
   precision::GradScalerOptions scaler = {};
   /// The recipe of kFp8.
   precision::Fp8Options fp8 = {};
+
+  // ---- Process. Most programs leave these alone.
+
   /// On the CPU: freed memory stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};
   /// The one switch for all that an Accelerator changes in the whole process. False leaves malloc, libtorch's CPU
   /// allocator, SIGPIPE and std::terminate as they are (docs/process.md).
   bool change_process = true;
+
+  // ---- Parallelism. Most programs leave these alone, or set shard where a model is too large for a rank.
+
   parallel::DdpOptions ddp = {};
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.
@@ -97,6 +110,9 @@ struct AcceleratorOptions {
   /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
   /// activation_checkpointing sets the same.
   parallel::RecomputeOptions recompute = {};
+
+  // ---- Optimizers and communication. Most programs leave these alone.
+
   /// How prepared optimizers step; see optim/steps/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu` are for the
@@ -106,6 +122,9 @@ struct AcceleratorOptions {
   comm::BackendKind backend = comm::BackendKind::kAuto;
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
   std::optional<bool> check = {};
+
+  // ---- Tracking and files.
+
   /// Trackers of the run, by name, tracking::LoggerType or object: {"tensorboard", "wandb"} (docs/tracking.md). The
   /// same on all ranks. Empty: init_trackers is refused.
   std::vector<tracking::LogWith> log_with = {};
@@ -115,8 +134,8 @@ struct AcceleratorOptions {
 };
 
 struct PrepareOptions {
-  /// An entry for each object: whether a model, or a loader's batches, are moved to the process's device. Other objects
-  /// do not mind. Empty: as AcceleratorOptions::device_placement.
+  /// An entry for each object: whether a model, or a loader's batches, are moved to the process's device. Ignored for
+  /// other objects. Empty: as AcceleratorOptions::device_placement.
   std::vector<bool> device_placement = {};
 };
 

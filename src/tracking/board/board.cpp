@@ -14,8 +14,8 @@
 #include "tracking/follower/sink.h"
 #include "tracking/journal/json.h"
 
-#include "tracking_board_html.h"
-#include "tracking_board_js.h"
+#include "tracking_board_board_html.h"
+#include "tracking_board_board_js.h"
 
 namespace hasten::tracking {
 namespace {

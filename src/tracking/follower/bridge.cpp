@@ -9,7 +9,7 @@
 #include "tracking/follower/sink.h"
 #include "tracking/journal/json.h"
 
-#include "tracking_bridge_py.h"
+#include "tracking_follower_bridge_py.h"
 
 namespace hasten::tracking {
 namespace {

@@ -1,6 +1,6 @@
 // ShardOptions: how optimizer state, gradients and parameters are split over the ranks (ZeRO, FSDP).
 //
-// A single aggregate serves all strategies. FSDP's and DeepSpeed's settings map to it (parallel/shard/config/), the
+// A single aggregate serves all strategies. FSDP's and DeepSpeed's settings map to it (plugins/shard_options.h), the
 // engine reads nothing else (parallel/shard/sharded_model.h). Every strategy computes the same numbers as Ddp.
 #pragma once
 
