@@ -4,7 +4,7 @@
 namespace hasten {
 namespace {
 
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+std::vector<at::Tensor> stepped_parameters(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -16,11 +16,11 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 void ClipPolicy::before_step(training::StepContext& context) {
   const double max_norm = limit();
   if (context.skip || was_clipped || max_norm <= 0) return;
-  clip(parameters_of(context.optimizer), max_norm);
+  clip(stepped_parameters(context.optimizer), max_norm);
 }
 
 void OverflowPolicy::before_step(training::StepContext& context) {
-  if (context.skip || !applies() || finite(parameters_of(context.optimizer))) return;
+  if (context.skip || !applies() || finite(stepped_parameters(context.optimizer))) return;
   context.skip = true;
   warn();
 }
