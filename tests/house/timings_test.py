@@ -15,6 +15,7 @@ LOG = """# ninja log v5
 0\t1000\t1\tCMakeFiles/hasten_comm.dir/Unity/unity_1_cxx.cxx.o\tbb
 5000\t9000\t1\tCMakeFiles/hasten_comm.dir/Unity/unity_1_cxx.cxx.o\tbb
 0\t500\t1\thasten_comm_verify_interface_header_sets/CMakeFiles/hasten_comm_verify_interface_header_sets.dir/hasten/comm/work.h.cxx.o\tcc
+0\t250\t1\tCMakeFiles/hasten_comm_header_check.dir/header_check/hasten_comm_sorted.cpp.o\tff
 9000\t9500\t1\ttests/comm_unit_tests\tdd
 9000\t9500\t1\ttests/comm_unit_tests_suites.cmake\tdd
 0\t3000\t1\ttests/CMakeFiles/comm_unit_tests.dir/comm/work_test.cpp.o\tee
@@ -34,7 +35,7 @@ class Timings(unittest.TestCase):
     def test_the_last_time_of_an_output_counts_and_a_command_once(self):
         log = self.build / ".ninja_log"
         log.write_text(LOG, encoding="utf-8")
-        self.assertEqual(timings.read_build(log), {"comm": 6.0, "comm headers": 0.5, "comm_unit_tests": 3.5})
+        self.assertEqual(timings.read_build(log), {"comm": 6.0, "comm headers": 0.75, "comm_unit_tests": 3.5})
 
     def test_tests_are_summed_by_room(self):
         report = self.build / "tests.xml"
