@@ -42,7 +42,7 @@ std::string sharding(const Accelerator& accelerator) {
   std::vector<Tensor> seen;
   for (const auto& batch : loader) seen.push_back(accelerator.gather_for_metrics(batch));
   const Tensor sorted = std::get<0>(torch::cat(seen).sort());
-  if (sorted.equal(count_to(num_samples))) return "";
+  if (sorted.cpu().equal(count_to(num_samples))) return "";
   return hasten::text(sorted.numel(), " samples came of ", num_samples, ", or not each of them once");
 }
 
