@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 
 namespace hasten::plan {
 namespace {
@@ -33,7 +34,7 @@ void clean_below(std::vector<DeviceMap::Entry>& entries, const std::string& modu
   for (const auto& [name, value] : entries) {
     if (!name.starts_with(prefix)) continue;
     device = value;
-    devices.insert((std::holds_alternative<int>(value) ? "#" : "") + device_text(value));
+    devices.insert(text(std::holds_alternative<int>(value) ? "#" : "", device_text(value)));
     ++count;
   }
   if (devices.size() == 1 && count > 1) {
