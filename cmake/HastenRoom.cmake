@@ -141,7 +141,7 @@ function(hasten_library)
 
   # The rooms that know nothing of torch, for the command and its tests.
   set(plain "")
-  foreach(room core files settings plan tracking launch)
+  foreach(room core files settings plan tracking flight launch)
     if(TARGET hasten_${room})
       list(APPEND plain $<TARGET_OBJECTS:hasten_${room}>)
     endif()

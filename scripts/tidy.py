@@ -22,7 +22,7 @@ COUNTED_TOGETHER = [
     ("the DDP reducer, the hooks aside,", 540, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
 ]
 # What the command may include; it is no room of CMakeLists.txt's.
-CLI_MAY_INCLUDE = {"core", "files", "settings", "plan", "tracking", "launch"}
+CLI_MAY_INCLUDE = {"core", "files", "settings", "plan", "tracking", "flight", "launch"}
 # Rooms whose private headers are for all rooms that may include them, and for no program.
 OPEN_INSIDE = {"compat"}
 # Headers that need no test file of their own name, each with its reason.
@@ -45,6 +45,8 @@ ENTRIES = {"include/hasten/files/hub/hub.h", "include/hasten/process/process.h",
 # Mutable state of the whole process, each with its reason.
 GLOBAL_STATE = {
     "src/plugins/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
+    "src/flight/recorder.cpp": "a child of fork() must know its parent's pages; scopes of the program's own have no handle; the thread's id",
+    "src/flight/stacks.cpp": "the handler of a signal is one for the process",
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
@@ -74,6 +76,7 @@ GLOBAL_STATE = {
 }
 # Destructors that wait for threads of their own.
 WAITING_DESTRUCTORS = {
+    "src/flight/watcher.cpp": "its own thread, which it wakes before",
     "src/comm/connecting/peer_connections.cpp": "its own thread, which it wakes before",
     "src/comm/shared/algorithms/queue.cpp": "its own thread, which it wakes before",
 }

@@ -1,0 +1,56 @@
+// Facts: what a process finds out about its own threads, for the reason why it does not come.
+//
+// A process reads its own /proc only, so no right to trace is needed. The facts travel as text in the page.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hasten::flight {
+
+struct ThreadFacts {
+  int thread = 0;
+  std::string name = {};
+  char state = 0;          ///< as the kernel has it: R S D T t
+  std::string doing = {};  ///< "waits for a lock", "reads /data/a.idx"; "" if it computes
+};
+
+/// A TCP connection with bytes that the other side has not acknowledged.
+struct TcpFacts {
+  std::string peer = {};  ///< "10.0.0.2:4711"
+  int64_t unacknowledged_bytes = 0;
+  int64_t retransmits = 0;
+  double silent_s = 0;  ///< since the last acknowledgement
+};
+
+struct Facts {
+  int pid = 0;
+  std::vector<ThreadFacts> threads = {};
+  std::vector<TcpFacts> connections = {};
+  double cpu_share = -1;          ///< of a core over the last moment; -1: unknown
+  double delayed_share = -1;      ///< of the time that it wanted a core and had none; -1: unknown
+  int64_t throttled_periods = 0;  ///< of its cgroup, since the last look
+
+  /// Returns the main thread; null if it is not among them.
+  const ThreadFacts* main_thread() const;
+};
+
+/// Totals of an earlier look, for rates. Zeros: there was none.
+struct FactsBefore {
+  int64_t time_ns = 0, cpu_ns = 0, delayed_ns = 0, throttled = 0;
+};
+
+/// Returns the facts of this process, and sets `before` for the next look.
+Facts collect_facts(FactsBefore& before);
+
+/// Returns the words of a system call ("reads /data/a.idx"). `line` is that of /proc/self/task/N/syscall. "" if the
+/// thread computes or the call is not one that waits. For calls of this process, since it follows pointers.
+std::string describe_syscall(const std::string& line);
+
+/// A line a fact; unknown lines are skipped by the reader.
+std::string write_facts(const Facts& facts);
+Facts read_facts(std::string_view text);
+
+}  // namespace hasten::flight

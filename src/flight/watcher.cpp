@@ -1,0 +1,273 @@
+// The watch thread; see watcher.h. diagnose.h decides, report.h has the words.
+#include "hasten/flight/watcher.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "flight/proc.h"
+#include "hasten/core/text.h"
+#include "hasten/flight/pages.h"
+#include "hasten/flight/report.h"
+#include "hasten/flight/stacks.h"
+#include "hasten/flight/symbols.h"
+
+namespace hasten::flight {
+namespace {
+
+constexpr int64_t kTickNs = 1'000'000'000;
+constexpr double kFreshS = 3;           // a heartbeat of a rank that can look
+constexpr double kAnswerS = 1.2;        // for the answers of the others
+constexpr double kFastFileBytes = 1e6;  // a second, which is progress
+constexpr double kLeastPatienceS = 60, kPatience = 10;
+constexpr double kRepeatsS[] = {300, 1500};
+constexpr auto kFactsTime = std::chrono::milliseconds(60);
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t time_ns) {
+  const timespec timeout{time_ns / 1'000'000'000, time_ns % 1'000'000'000};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool standard_error_takes() {
+  pollfd source{STDERR_FILENO, POLLOUT, 0};
+  return poll(&source, 1, 0) == 1 && (source.revents & POLLOUT) != 0;
+}
+
+// In parts that a pipe takes whole, each only if it has room, so that no rank is held by a reader.
+bool print(const std::string& words) {
+  size_t done = 0;
+  while (done < words.size()) {
+    if (!standard_error_takes()) return done > 0;
+    const ssize_t count = write(STDERR_FILENO, words.data() + done, std::min<size_t>(words.size() - done, PIPE_BUF));
+    if (count <= 0) return done > 0;
+    done += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+void store(PageAnswer& answer, const std::string& words) {
+  const size_t count = std::min<size_t>(words.size(), kFactsBytes);
+  for (size_t i = 0; i < count; ++i) answer.facts[i].store(words[i], kRelaxed);
+  answer.num_bytes.store(static_cast<uint32_t>(count), std::memory_order_release);
+}
+
+}  // namespace
+
+struct Watcher::Impl {
+  /// What was said about a standstill.
+  struct Said {
+    std::string key = {};
+    bool line = false;
+    int boxes = 0;
+  };
+
+  Impl(std::shared_ptr<Recorder> recorder_, WatchOptions options_)
+      : recorder(std::move(recorder_)), options(std::move(options_)), page(recorder->page()) {}
+
+  void run() {
+    prctl(PR_SET_NAME, "hasten-watch");
+    tick();
+    int64_t next = now_ns() + kTickNs;
+    while (!stopping.load()) {
+      const uint32_t ask = page.head.ask.load();
+      if (ask != page.head.answered.load()) answer();
+      const int64_t left = next - now_ns();
+      if (left > 0) {
+        if (page.head.ask.load() == ask) futex_wait(page.head.ask, ask, left);
+        continue;
+      }
+      // Behind a stop of this process or a sleep of the machine nothing is known about the others.
+      if (-left > static_cast<int64_t>(kFreshS * 1e9)) awake_ns = now_ns();
+      next = now_ns() + kTickNs;
+      tick();
+    }
+  }
+
+  void answer() {
+    const uint32_t ask = page.head.ask.load();
+    FactsBefore before;
+    collect_facts(before);
+    std::this_thread::sleep_for(kFactsTime);
+    store(page.answer, write_facts(collect_facts(before)));
+    take_stacks(page.answer);
+    page.head.answered.store(ask, std::memory_order_release);
+    futex_wake(page.head.answered);
+  }
+
+  void tick() {
+    page.head.heartbeat_ns.store(now_ns(), kRelaxed);
+    note_file_bytes();
+    page.head.mute.store(standard_error_takes() ? 0 : 1, kRelaxed);
+    if (page.head.mute.load(kRelaxed) == 0 && is_looker()) look();
+  }
+
+  // Bytes of files are progress where the rank waits for no other.
+  void note_file_bytes() {
+    const std::string io = read_text("/proc/self/io");
+    const int64_t bytes = number_after(io, "rchar:") + number_after(io, "wchar:");
+    const int64_t before = page.now.io_bytes.exchange(bytes, kRelaxed);
+    const int64_t time = now_ns();
+    const double seconds = static_cast<double>(time - std::exchange(io_time_ns, time)) / 1e9;
+    if (before == 0 || static_cast<double>(bytes - before) < kFastFileBytes * seconds) return;
+    const bool waits = std::any_of(page.records.begin(), page.records.end(), [](const PageRecord& record) {
+      return record.waited_ns.load(kRelaxed) != 0 && record.ended_ns.load(kRelaxed) == 0;
+    });
+    if (!waits) recorder->alive();
+  }
+
+  void find_others() {
+    const int wanted = recorder->identity().local_world_size;
+    if (static_cast<int>(pages.size()) >= wanted) return;
+    // Each second at first, each tenth one if a rank does not come.
+    if (++scans > 60 && scans % 10 != 0) return;
+    FoundPages found = find_pages();
+    for (PageView& view : found.pages) {
+      const bool known =
+          std::any_of(pages.begin(), pages.end(), [&](const PageView& one) { return one.file() == view.file(); });
+      const std::string run(view.page().head.run, strnlen(view.page().head.run, sizeof view.page().head.run));
+      const auto& head = view.page().head;
+      if (!known && run == recorder->identity().run && head.state.load() != 0) pages.push_back(std::move(view));
+    }
+    std::sort(pages.begin(), pages.end(),
+              [](const PageView& a, const PageView& b) { return a.page().head.rank < b.page().head.rank; });
+  }
+
+  bool is_looker() {
+    find_others();
+    for (const PageView& view : pages) {
+      if (view.page().head.rank == recorder->identity().rank) return true;
+      if (view.heartbeat_s() < kFreshS && view.page().head.mute.load(kRelaxed) == 0) return false;
+    }
+    return true;
+  }
+
+  bool is_suspicious() const {
+    double least_progress = 1e300;
+    for (const PageView& view : pages) {
+      if (view.longest_wait_s() >= options.limits.certain_after_s) return true;
+      least_progress = std::min(least_progress, view.progress_s());
+    }
+    return !pages.empty() && least_progress > 4;
+  }
+
+  Snapshot take_snapshot() const {
+    Snapshot snapshot{.world_size = recorder->identity().world_size};
+    for (const PageView& view : pages) snapshot.ranks.push_back(view.read());
+    return snapshot;
+  }
+
+  void look() {
+    if (!is_suspicious()) {
+      said = {};
+      return;
+    }
+    Snapshot snapshot = take_snapshot();
+    const double limit = hang_after_s(snapshot, options.limits);
+    if (awake_ns != 0 && static_cast<double>(now_ns() - awake_ns) / 1e9 < limit) return;
+    auto found = diagnose(snapshot, options.limits);
+    if (!found) return;
+    if (found->key() != said.key) said = {.key = found->key()};
+    if (found->for_s < due_s(limit)) return;
+    ask_about(snapshot);
+    found = diagnose(snapshot, options.limits);
+    if (!found || found->key() != said.key) return;
+    if (found->computes && !said.line) {
+      said.line = say(hang_line(snapshot, *found));
+      return;
+    }
+    if (found->computes && found->for_s < patience_s(limit)) return;
+    if (!say(hang_report(snapshot, *found))) return;
+    if (said.boxes++ == 0 && options.kill) kill_culprit(snapshot, *found);
+  }
+
+  static double patience_s(double limit) { return std::max(kLeastPatienceS, kPatience * limit); }
+
+  double due_s(double limit) const {
+    if (said.boxes == 0) return said.line ? patience_s(limit) : 0;
+    return said.boxes <= 2 ? kRepeatsS[said.boxes - 1] : 1e300;
+  }
+
+  /// Fills in the facts and stacks of the ranks that run.
+  void ask_about(Snapshot& snapshot) {
+    std::vector<const PageView*> others;
+    for (const PageView& view : pages) {
+      if (view.page().head.rank != recorder->identity().rank) others.push_back(&view);
+    }
+    ask_all(others, kAnswerS);
+    page.head.ask.fetch_add(1);
+    answer();
+    snapshot = take_snapshot();
+    for (size_t i = 0; i < pages.size(); ++i) {
+      RankState& rank = snapshot.ranks[i];
+      if (rank.life != Life::kRunning || !pages[i].has_answered()) continue;
+      rank.facts = pages[i].facts();
+      for (const StackState& stack : pages[i].stacks()) {
+        if (stack.thread == rank.pid) rank.stack = stack_text(rank.pid, stack);
+      }
+    }
+  }
+
+  bool say(const std::string& words) {
+    if (!print(words)) {
+      page.head.mute.store(1, kRelaxed);
+      return false;
+    }
+    if (options.on_report) options.on_report(words);
+    return true;
+  }
+
+  static void kill_culprit(const Snapshot& snapshot, const Diagnosis& found) {
+    const int culprit = !found.culprits.empty() ? found.culprits[0] : found.waiting.empty() ? -1 : found.waiting[0];
+    for (const RankState& rank : snapshot.ranks) {
+      if (rank.rank == culprit && rank.life != Life::kEnded && rank.pid > 1) ::kill(rank.pid, SIGKILL);
+    }
+  }
+
+  const std::shared_ptr<Recorder> recorder;
+  const WatchOptions options;
+  Page& page;
+  std::atomic<bool> stopping{false};
+  std::vector<PageView> pages;  // of this host's ranks, by rank
+  int scans = 0;
+  int64_t io_time_ns = now_ns();
+  int64_t awake_ns = 0;
+  Said said;
+  const pid_t owner = getpid();
+  std::thread thread;
+};
+
+Watcher::Watcher(std::shared_ptr<Recorder> recorder, WatchOptions options)
+    : impl_(std::make_unique<Impl>(std::move(recorder), std::move(options))) {
+  install_stack_handler(impl_->options.stack_signal);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Watcher::~Watcher() {
+  if (getpid() != impl_->owner) {
+    (void)impl_.release();  // a child of fork() has no such thread
+    return;
+  }
+  impl_->stopping.store(true);
+  impl_->page.head.ask.fetch_add(1);
+  futex_wake(impl_->page.head.ask);
+  impl_->thread.join();
+}
+
+}  // namespace hasten::flight

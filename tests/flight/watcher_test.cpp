@@ -1,0 +1,134 @@
+#include "hasten/flight/watcher.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <vector>
+
+#include "hasten/core/text.h"
+#include "hasten/flight/stacks.h"
+
+namespace hasten::flight {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Ranks as forks of the test, each with a page and a watcher, whose reports come through one pipe.
+class Ranks {
+ public:
+  using Body = void (*)(Recorder& recorder, int group);
+
+  Ranks(const std::vector<Body>& bodies, WatchOptions options) {
+    EXPECT_EQ(pipe(ends_), 0);
+    options.stack_signal = default_stack_signal();
+    for (size_t rank = 0; rank < bodies.size(); ++rank) {
+      const pid_t child = fork();
+      if (child == 0) run(static_cast<int>(rank), static_cast<int>(bodies.size()), bodies[rank], options);
+      pids_.push_back(child);
+    }
+    close(ends_[1]);
+    // A rank that is stopped before it has a page is a rank that has not come.
+    std::string ready;
+    char byte;
+    while (ready.size() < bodies.size() && read(ends_[0], &byte, 1) == 1) ready += byte;
+  }
+  ~Ranks() {
+    for (const pid_t pid : pids_) kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
+    close(ends_[0]);
+  }
+  pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
+
+  /// What is reported until a text with `words` was, or a minute is over.
+  std::string reported(const std::string& words) {
+    std::string all;
+    pollfd source{ends_[0], POLLIN, 0};
+    while (all.find(words) == std::string::npos && poll(&source, 1, 60000) > 0) {
+      char part[4096];
+      const ssize_t count = read(ends_[0], part, sizeof part);
+      if (count <= 0) break;
+      all.append(part, static_cast<size_t>(count));
+    }
+    return all;
+  }
+
+ private:
+  [[noreturn]] void run(int rank, int size, Body body, WatchOptions options) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends_[0]);
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDERR_FILENO);
+    const auto recorder = std::make_shared<Recorder>(PageIdentity{.run = text("watcher ", getppid(), ' ', ends_[1]),
+                                                                  .rank = rank,
+                                                                  .world_size = size,
+                                                                  .local_rank = rank,
+                                                                  .local_world_size = size});
+    options.on_report = [end = ends_[1]](const std::string& report) {
+      (void)!write(end, report.data(), report.size());
+    };
+    const int group = recorder->open_group("world", rank, size, 1800000);
+    const Watcher watcher(recorder, options);
+    (void)!write(ends_[1], "r", 1);
+    body(*recorder, group);
+    while (true) pause();
+  }
+
+  int ends_[2] = {-1, -1};
+  std::vector<pid_t> pids_;
+};
+
+void wait_in_a_barrier(Recorder& recorder, int group) {
+  recorder.post({.group = group, .label = {"barrier"}, .rule = SizesRule::kNone, .file = "train.cpp", .line = 5});
+}
+
+void lock_twice(Recorder&, int) {
+  static std::mutex mutex;
+  mutex.lock();
+  mutex.lock();
+}
+
+void do_nothing(Recorder&, int) {}
+
+TEST(Watcher, AStoppedRankIsReportedByAnother) {
+  Ranks ranks({do_nothing, wait_in_a_barrier, wait_in_a_barrier}, {.limits = {.after_s = 3600}});
+
+  kill(ranks.pid(0), SIGSTOP);
+
+  const std::string report = ranks.reported("╰");
+  EXPECT_THAT(report, HasSubstr("rank 0 of 3 is missing"));
+  EXPECT_THAT(report, HasSubstr(text("rank 0 is stopped; kill -CONT ", ranks.pid(0))));
+  EXPECT_THAT(report, HasSubstr("barrier 1 of 'world' at train.cpp:5"));
+}
+
+TEST(Watcher, ARankInALockIsReportedWithItsStack) {
+  Ranks ranks({wait_in_a_barrier, lock_twice}, {.limits = {.after_s = 1.5}});
+
+  const std::string report = ranks.reported("╰");
+
+  EXPECT_THAT(report, HasSubstr("rank 1 of 2 is missing"));
+  EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
+  EXPECT_THAT(report, HasSubstr("rank 1, main thread: "));
+}
+
+TEST(Watcher, TheCulpritIsKilledWhereThatIsWanted) {
+  Ranks ranks({wait_in_a_barrier, lock_twice}, {.limits = {.after_s = 1.5}, .kill = true});
+
+  ranks.reported("╰");
+
+  int status = 0;
+  siginfo_t info = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &info, WEXITED | WNOWAIT), 0);
+  status = info.si_status;
+  EXPECT_EQ(status, SIGKILL);
+}
+
+}  // namespace
+}  // namespace hasten::flight
