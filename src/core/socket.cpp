@@ -17,6 +17,7 @@
 #include <memory>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::net {
 namespace {
@@ -55,7 +56,7 @@ bool connects(const Socket& socket, const addrinfo& address) {
 Endpoint endpoint_of(const sockaddr* address, socklen_t size) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
   if (getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return {};
-  return {host, std::atoi(port)};
+  return {host, core::whole_number<int>(port).value_or(0)};
 }
 
 bool same_address(const sockaddr* a, const sockaddr* b) {
