@@ -2,6 +2,7 @@
 #include "hasten/plan/device_map.h"
 
 #include <algorithm>
+#include <ostream>
 #include <map>
 #include <set>
 
@@ -93,6 +94,10 @@ std::string DeviceMap::to_json() const {
     }
   }
   return value.to_json();
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceMap& map) {
+  return out << map.to_json();
 }
 
 DeviceMap DeviceMap::from_json(const core::Value& value) {

@@ -79,7 +79,25 @@ class Search {
     largest_ = largest_layer(modules, sizes_, options_.no_split_module_classes);
   }
 
+  // What comes along with an entry: the open entries that hold tensors tied to one of its own, those tied to theirs, and
+  // so on.
   Ties ties_of(const std::string& name, const std::vector<TreeEntry>& open) const {
+    Ties ties = direct_ties_of(name, open);
+    for (size_t i = 0; i < ties.entries.size(); ++i) {
+      const Ties further = direct_ties_of(std::string(ties.entries[i].name), open);
+      for (size_t j = 0; j < further.entries.size(); ++j) {
+        const std::string& other = further.entries[j].name;
+        const auto is_it = [&](const TreeEntry& entry) { return entry.name == other; };
+        if (other == name || std::any_of(ties.entries.begin(), ties.entries.end(), is_it)) continue;
+        ties.tensors.push_back(further.tensors[j]);
+        ties.entries.push_back(further.entries[j]);
+        ties.extra_bytes += sizes_.at(other);
+      }
+    }
+    return ties;
+  }
+
+  Ties direct_ties_of(const std::string& name, const std::vector<TreeEntry>& open) const {
     Ties ties;
     for (const auto& group : tied_) {
       const auto inside = [&](const std::string& tensor) { return is_inside(tensor, name); };
@@ -158,16 +176,22 @@ class Search {
   // Puts a smaller entry first where nothing fits an empty device.
   bool fall_back(const TreeEntry& entry, double limit) {
     std::deque<TreeEntry> search(open_.begin(), open_.end());
+    std::vector<TreeEntry> passed{entry};  // too large, and perhaps tied to what follows
     while (!search.empty()) {
       const TreeEntry candidate = search.front();
       search.pop_front();
-      const Ties ties = ties_of(candidate.name, {search.begin(), search.end()});
+      std::vector<TreeEntry> others = passed;
+      others.insert(others.end(), search.begin(), search.end());
+      const Ties ties = ties_of(candidate.name, others);
       if (sizes_.at(candidate.name) + ties.extra_bytes <= limit) {
         take_out(candidate);
         prepend({candidate, entry});
         return true;
       }
-      if (!can_split(candidate, options_.no_split_module_classes)) continue;
+      if (!can_split(candidate, options_.no_split_module_classes)) {
+        passed.push_back(candidate);
+        continue;
+      }
       const auto parts = split_entry(candidate);
       search.insert(search.begin(), parts.begin(), parts.end());
     }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <ostream>
 #include <sstream>
 
 #include "hasten/core/error.h"
@@ -119,8 +120,12 @@ std::vector<double*> accelerators_with_memory(MemoryLimits& limits) {
 }  // namespace
 
 std::string device_text(const Device& device) {
-  if (const int* index = std::get_if<int>(&device)) return text(*index);
+  if (const int* index = std::get_if<int>(&device)) return std::to_string(*index);
   return std::get<std::string>(device);
+}
+
+std::ostream& operator<<(std::ostream& out, const Device& device) {
+  return out << device_text(device);
 }
 
 Device parse_device(const std::string& device) {

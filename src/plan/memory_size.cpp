@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::plan {
 namespace {
@@ -27,16 +28,11 @@ std::string_view without_prefix(std::string_view dtype) {
                    "MiB or GiB ('5.0GB', '20GiB').");
 }
 
-// A number as Python's float() takes it, with blanks around it; not-finite ones are refused.
+// A finite number as Python's float() takes it.
 double number_in(const std::string& text, const std::string& whole) {
-  size_t begin = 0, end = text.size();
-  while (begin < end && std::isspace(static_cast<unsigned char>(text[begin]))) ++begin;
-  while (end > begin && std::isspace(static_cast<unsigned char>(text[end - 1]))) --end;
-  if (begin < end && text[begin] == '+') ++begin;
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-  if (error != std::errc() || stop != text.data() + end || begin == end || !std::isfinite(value)) refuse_size(whole);
-  return value;
+  const auto value = core::python_number(text);
+  if (!value || !std::isfinite(*value)) refuse_size(whole);
+  return *value;
 }
 
 int64_t parse_text(const std::string& size) {
@@ -60,9 +56,7 @@ constexpr std::array<const char*, 6> kUnitNames{"bytes", "KB", "MB", "GB", "TB",
 
 // Python's text of a number rounded to two places: "1.5", "440.0", "976.56".
 std::string rounded(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  std::string result = text;
+  std::string result = core::fixed_text(value, 2);
   if (result.ends_with("0")) result.pop_back();
   return result;
 }
@@ -92,7 +86,10 @@ bool is_floating_dtype(std::string_view dtype) {
 }
 
 int64_t parse_bytes(const Bytes& size) {
-  if (const auto* number = std::get_if<int64_t>(&size)) return *number;
+  if (const auto* number = std::get_if<int64_t>(&size)) {
+    if (*number < 0) refuse_size(std::to_string(*number));
+    return *number;
+  }
   return parse_text(std::get<std::string>(size));
 }
 

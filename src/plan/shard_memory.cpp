@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -30,9 +31,7 @@ std::string size_text(int64_t bytes) {
   double value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 1024 && unit < 5; ++unit) value /= 1024;
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return buffer;
+  return core::fixed_text(value, unit == 0 ? 0 : 2) + " " + units[unit];
 }
 
 std::string padded(const std::string& word, size_t width, bool left = false) {

@@ -97,12 +97,47 @@ TEST(DeviceMap, OfRandomTreesCoversAllAndFitsTheLimits) {
       if (device == nullptr && places.count(item.tensor->identity) > 0)
         continue;  // a tied name, whose tensor has its place
       ASSERT_NE(device, nullptr) << item.name;
-      const bool is_new = places.try_emplace(item.tensor->identity, *device).second;
+      const auto [place, is_new] = places.try_emplace(item.tensor->identity, *device);
+      EXPECT_EQ(place->second, *device) << item.name << " is tied";
       if (is_new) used[device_text(*device)] += item.tensor->num_elements() * 4;
     }
     for (const auto& [device, limit] : limits.entries)
       EXPECT_LE(used[device_text(device)], limit) << device_text(device);
   }
+}
+
+// a is tied to b, and b's module to c by another tensor: all three go together, whatever the limits are.
+TEST(DeviceMap, TiesAreFollowedFromTieToTie) {
+  const auto tree = ModuleTree::from_json(core::Value::parse_json(R"({"class": "Net", "children": [
+      ["a", {"class": "A", "params": [{"name": "w", "shape": [7, 7], "dtype": "float32", "tie": 0}]}],
+      ["b", {"class": "B", "params": [{"name": "w", "shape": [7, 7], "dtype": "float32", "tie": 0},
+                                      {"name": "v", "shape": [5, 5], "dtype": "float32", "tie": 1}]}],
+      ["c", {"class": "C", "params": [{"name": "v", "shape": [5, 5], "dtype": "float32", "tie": 1},
+                                      {"name": "u", "shape": [9], "dtype": "float32"}]}]]})"));
+  std::mt19937 random(7);
+  for (int round = 0; round < 120; ++round) {
+    MemoryLimits limits;
+    for (int d = 0; d < 3; ++d) limits.entries.emplace_back(Device(d), static_cast<double>(random() % 500));
+    InferOptions options;
+    options.fallback_allocation = round % 2 == 0;
+    options.no_split_module_classes = {"A", "B", "C"};
+
+    const DeviceMap map = infer_auto_device_map(tree, limits, options).device_map;
+
+    EXPECT_EQ(*map.device_of("a.w"), *map.device_of("b.w")) << map;
+    EXPECT_EQ(*map.device_of("b.v"), *map.device_of("c.v")) << map;
+  }
+}
+
+TEST(DeviceMap, IsIteratedAndPrintedInItsOrder) {
+  const DeviceMap map{{"wte", 0}, {"head", "disk"}};
+
+  std::string seen;
+  for (const auto& [name, device] : map) seen += text(name, "=", device, " ");
+
+  EXPECT_EQ(seen, "wte=0 head=disk ");
+  EXPECT_EQ(text(map), map.to_json());
+  EXPECT_EQ(map.size(), 2U);
 }
 
 TEST(DeviceMap, TiedEntriesDoNotGiveWayToEachOtherForEver) {

@@ -24,6 +24,10 @@ class DeviceMap {
   explicit DeviceMap(std::vector<Entry> entries) : entries_(std::move(entries)) {}
 
   const std::vector<Entry>& entries() const noexcept { return entries_; }
+  /// In the order of assignment: `for (const auto& [name, device] : map)`.
+  std::vector<Entry>::const_iterator begin() const noexcept { return entries_.begin(); }
+  std::vector<Entry>::const_iterator end() const noexcept { return entries_.end(); }
+  size_t size() const noexcept { return entries_.size(); }
   bool empty() const noexcept { return entries_.empty(); }
   const Device* find(std::string_view name) const;
   void set(const std::string& name, Device device);
@@ -38,6 +42,9 @@ class DeviceMap {
  private:
   std::vector<Entry> entries_;
 };
+
+/// Prints to_json.
+std::ostream& operator<<(std::ostream& out, const DeviceMap& map);
 
 struct InferOptions {
   std::vector<std::string> no_split_module_classes = {};

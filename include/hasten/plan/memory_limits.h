@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,8 +19,12 @@
 namespace hasten::plan {
 
 /// An accelerator's index, or "cpu", "disk", "mps".
-using Device = std::variant<int, std::string>;
+struct Device : std::variant<int, std::string> {
+  using std::variant<int, std::string>::variant;
+};
 std::string device_text(const Device& device);
+/// Prints device_text.
+std::ostream& operator<<(std::ostream& out, const Device& device);
 /// "0" and "cuda:1" become indices; "cpu", "disk", "mps" stay.
 /// Throws: UsageError for anything else, with the nearest name.
 Device parse_device(const std::string& text);
