@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <regex>
 #include <set>
 
 #include "files/python_json.h"
@@ -144,7 +146,13 @@ json read_dcp(const std::string& folder, const json& expected) {
   const std::string difference = check_dcp(folder, expected);
   if (!difference.empty()) return {{"difference", difference}};
   given["model"] = expected.at("model");  // compared above, without the layout in memory
-  given["optimizer"] = expected.at("optimizer");
+  const PythonValue whole = DcpFolder::open(folder + "/optimizer_0").state_dict();
+  const PythonValue* inner = whole.find("optimizer");
+  const PythonValue& saved = inner == nullptr ? whole : *inner;
+  given["optimizer"] = {{"state", expected.at("optimizer").at("state")},  // compared above, tensor by tensor
+                        {"param_groups", ToJson()(saved.at("param_groups"))}};
+  if (saved.at("state").size() != expected.at("optimizer").at("state").size())
+    return {{"difference", "the optimizer's state is of another number of parameters"}};
   const PythonValue state = DcpFolder::open(folder + "/app").state_dict();
   PythonValue extra = PythonValue::dict();
   for (const auto& [key, value] : state.as_pairs()) {
@@ -183,6 +191,25 @@ json read_case(const hasten::testing::GoldenCase& golden) {
   return {{"loads", true}};
 }
 
+/// True if the pickle calls a function or class outside of those that tensors and containers need. Python refuses such a
+/// file or executes it; here it is inert (docs/differences.md). Looked for in the bytes alone.
+bool calls_strangers(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  static const std::regex kGlobal("c([A-Za-z_][A-Za-z_0-9.]*)\n[A-Za-z_][A-Za-z_0-9.]*\n");
+  for (std::sregex_iterator at(bytes.begin(), bytes.end(), kGlobal), end; at != end; ++at) {
+    const std::string module = (*at)[1].str(), root = module.substr(0, module.find('.'));
+    const bool is_builtin = root == "builtins" || root == "__builtin__";
+    static const std::set<std::string> kContainers{"set", "frozenset", "list", "tuple", "dict", "bytearray", "complex"};
+    const std::string words = at->str(), name = words.substr(module.size() + 2, words.size() - module.size() - 3);
+    if (is_builtin ? kContainers.count(name) == 0
+                   : root != "torch" && root != "collections" && root != "_codecs" && root != "numpy") {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Sorts what lies in sets, which have no order.
 void sort_sets(json& tree) {
   if (tree.is_structured()) {
@@ -210,6 +237,11 @@ TEST(GoldenPythonFiles, HoldTheValuesThatPythonPutThere) {
       given = {{"refused", error.what()}};
       // Python's error for a broken file has another class than ours; that we refuse is what counts.
       if (golden.family == "bad" && dynamic_cast<const DataError*>(&error) != nullptr) given = golden.expected;
+    }
+    // A stranger's call ends Python's reading where the rest of the file is good.
+    if (golden.family == "bad" && golden.expected.value("error", "") == "UnpicklingError" &&
+        calls_strangers(golden_path(golden.input.at("file")))) {
+      golden.expected = {{"loads", true}};
     }
     sort_sets(given);
     sort_sets(golden.expected);

@@ -139,11 +139,20 @@ class ToJson {
   }
 
   json tensor(const PythonTensor& tensor) {
+    // A list for each dimension.
+    const auto rows_json = [](const nlohmann::json& flat, const std::vector<int64_t>& shape) {
+      nlohmann::json rows = nlohmann::json::array();
+      for (int64_t row = 0; row < shape.at(0); ++row) {
+        nlohmann::json& one = rows.emplace_back(nlohmann::json::array());
+        for (int64_t i = 0; i < shape.at(1); ++i) one.push_back(flat.at(static_cast<size_t>(row * shape.at(1) + i)));
+      }
+      return rows;
+    };
     if (tensor.is_sparse()) {
       return {{"sparse",
                {{"dtype", torch_name(tensor.dtype)},
                 {"shape", tensor.shape},
-                {"indices", values_json(*tensor.indices)},
+                {"indices", rows_json(values_json(*tensor.indices), tensor.indices->shape)},
                 {"values", values_json(*tensor.values)}}}};
     }
     json out{{"dtype", torch_name(tensor.dtype)},

@@ -97,6 +97,88 @@ void cast_from(const void* source, Dtype to, void* target, size_t count) {
   }
 }
 
+// A number on its way: integers keep all their digits.
+struct CastNumber {
+  double real = 0;
+  int64_t whole = 0;
+  bool is_whole = false;
+};
+
+template <class T>
+T element_of(const void* source, size_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(source) + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void put_element(void* target, size_t i, T value) {
+  std::memcpy(static_cast<char*>(target) + i * sizeof(T), &value, sizeof(T));
+}
+
+template <class T>
+CastNumber whole_element(T value) {
+  return {static_cast<double>(value), static_cast<int64_t>(value), true};
+}
+
+CastNumber number_at(Dtype dtype, const void* source, size_t i) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return {.real = element_of<double>(source, i)};
+    case Dtype::kFloat32:
+      return {.real = element_of<float>(source, i)};
+    case Dtype::kFloat16:
+      return {.real = wide(element_of<Half>(source, i))};
+    case Dtype::kBFloat16:
+      return {.real = wide(element_of<BFloat16>(source, i))};
+    case Dtype::kInt64:
+      return whole_element(element_of<int64_t>(source, i));
+    case Dtype::kInt32:
+      return whole_element(element_of<int32_t>(source, i));
+    case Dtype::kInt16:
+      return whole_element(element_of<int16_t>(source, i));
+    case Dtype::kInt8:
+      return whole_element(element_of<int8_t>(source, i));
+    default:  // kUInt8, kBool
+      return whole_element(element_of<uint8_t>(source, i));
+  }
+}
+
+int64_t whole_of(const CastNumber& number) {
+  if (number.is_whole) return number.whole;
+  return std::abs(number.real) < 0x1p63 ? static_cast<int64_t>(number.real) : INT64_MIN;
+}
+
+void put_number(Dtype dtype, void* target, size_t i, const CastNumber& number) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return put_element(target, i, number.real);
+    case Dtype::kFloat32:
+      return put_element(target, i, static_cast<float>(number.real));
+    case Dtype::kFloat16:
+      return put_element(target, i, narrow<Half>(number.real));
+    case Dtype::kBFloat16:
+      return put_element(target, i, narrow<BFloat16>(number.real));
+    case Dtype::kInt64:
+      return put_element(target, i, whole_of(number));
+    case Dtype::kInt32:
+      return put_element(target, i, static_cast<int32_t>(whole_of(number)));
+    case Dtype::kInt16:
+      return put_element(target, i, static_cast<int16_t>(whole_of(number)));
+    case Dtype::kInt8:
+      return put_element(target, i, static_cast<int8_t>(whole_of(number)));
+    case Dtype::kBool:
+      return put_element(target, i, static_cast<uint8_t>(number.is_whole ? number.whole != 0 : number.real != 0));
+    default:
+      return put_element(target, i, static_cast<uint8_t>(whole_of(number)));
+  }
+}
+
+bool is_whole_dtype(Dtype dtype) {
+  return dtype == Dtype::kInt64 || dtype == Dtype::kInt32 || dtype == Dtype::kInt16 || dtype == Dtype::kInt8 ||
+         dtype == Dtype::kUInt8 || dtype == Dtype::kBool;
+}
+
 bool is_castable(Dtype dtype) {
   return dtype == Dtype::kFloat64 || dtype == Dtype::kFloat32 || dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16;
 }
@@ -107,8 +189,19 @@ bool can_cast(Dtype from, Dtype to) noexcept {
   return is_castable(from) && is_castable(to);
 }
 
+bool can_convert(Dtype from, Dtype to) noexcept {
+  return (is_castable(from) || is_whole_dtype(from)) && (is_castable(to) || is_whole_dtype(to));
+}
+
+void convert_elements(Dtype from, const void* source, Dtype to, void* target, size_t count) {
+  if (from == to || can_cast(from, to)) return cast_elements(from, source, to, target, count);
+  if (!can_convert(from, to))
+    throw UsageError(kOrigin, "there is no cast from ", torch_name(from), " to ", torch_name(to), ".");
+  for (size_t i = 0; i < count; ++i) put_number(to, target, i, number_at(from, source, i));
+}
+
 void cast_elements(Dtype from, const void* source, Dtype to, void* target, size_t count) {
-  if (!can_cast(from, to))
+  if (!can_cast(from, to) && from != to)
     throw UsageError(kOrigin, "there is no cast from ", torch_name(from), " to ", torch_name(to), ".");
   if (from == to) {
     std::memmove(target, source, count * element_bytes(from));

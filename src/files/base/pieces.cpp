@@ -56,11 +56,11 @@ void PieceSource::read_tensor(size_t index, const Box& box, void* target) const 
     Box local = *common;
     for (size_t d = 0; d < local.offset.size(); ++d) local.offset[d] -= piece.box.offset[d];
     if (*common == box) {
-      read_box(*piece.file, piece.offset, piece.box.size, local, item, target);
+      read_box(*piece.file->opened(), piece.offset, piece.box.size, local, item, target);
       continue;
     }
     std::string part(static_cast<size_t>(numel_of(*common)) * item, '\0');
-    read_box(*piece.file, piece.offset, piece.box.size, local, item, part.data());
+    read_box(*piece.file->opened(), piece.offset, piece.box.size, local, item, part.data());
     copy_common(part.data(), *common, target, box, item);
   }
 }

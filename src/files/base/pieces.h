@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "files/base/named_source.h"
+#include "files/base/source_file.h"
 
 namespace hasten::files {
 
 /// A box of a tensor that lies contiguously in a file.
 struct FilePiece {
-  std::shared_ptr<const PosixFile> file;
+  std::shared_ptr<const SourceFile> file;
   uint64_t offset = 0;
   Box box = {};
 };

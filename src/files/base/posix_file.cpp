@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "files/base/origin.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::files {
 namespace {
@@ -24,8 +25,8 @@ constexpr size_t kMostAtOnce = size_t{1} << 30;
 
 }  // namespace
 
-PosixFile PosixFile::open_to_read(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+PosixFile PosixFile::open_to_read(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor < 0) system_failure(path, "open");
   PosixFile file(descriptor, path);
   struct stat status;
@@ -102,6 +103,7 @@ std::string read_small_file(const std::string& path, uint64_t most) {
   if (size > most) fail_data(path, "it has ", size, " bytes, more than the ", most, " expected of such a file.");
   std::string bytes(size, '\0');
   file.read_at(0, bytes.data(), bytes.size());
+  refuse_stand_in(path, bytes);
   return bytes;
 }
 

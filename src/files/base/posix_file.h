@@ -9,8 +9,8 @@ namespace hasten::files {
 
 class PosixFile {
  public:
-  /// Throws: DataError naming the path and the system's reason.
-  static PosixFile open_to_read(const std::string& path);
+  /// `flags`: further ones of open(2). Throws: DataError naming the path and the system's reason.
+  static PosixFile open_to_read(const std::string& path, int flags = 0);
   /// Makes or empties the file, mode 0666 & ~umask.
   static PosixFile create(const std::string& path);
   ~PosixFile();

@@ -19,6 +19,7 @@
 #include <unordered_map>
 
 #include "files/base/origin.h"
+#include "files/base/source_file.h"
 #include "files/base/posix_file.h"
 
 namespace hasten::files {
@@ -64,45 +65,45 @@ void cut_box(const std::vector<int64_t>& shape, const Box& box, uint64_t item, s
 /// A file read past the page cache where its pages are not there.
 class ColdFile {
  public:
-  ColdFile(const std::string& path, uint64_t bytes) : file_(PosixFile::open_to_read(path)), bytes_(bytes) {
-    if (file_.size() != bytes)
-      fail_data(path, "it has ", file_.size(), " bytes, expected ", bytes, ". Get the file again.");
-    direct_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  ColdFile(const std::string& path, uint64_t bytes) : file_(SourceFile::open(path)), bytes_(bytes) {
+    if (file_->size() != bytes)
+      fail_data(path, "it has ", file_->size(), " bytes, expected ", bytes, ". Get the file again.");
+    try {
+      direct_ = SourceFile::open(path, O_DIRECT);
+    } catch (const DataError&) {
+      // The file system has no direct reads.
+    }
   }
-  ~ColdFile() {
-    if (direct_ >= 0) ::close(direct_);
-  }
-  ColdFile(const ColdFile&) = delete;
-  ColdFile& operator=(const ColdFile&) = delete;
 
   /// Reads [begin, end) to `to + begin % kBlock`; `to` is aligned and has room for the blocks around. Returns true if
   /// the bytes came past the page cache.
   bool read(uint64_t begin, uint64_t end, char* to) const {
     const uint64_t first = floor_block(begin), last = std::min(ceil_block(end), bytes_);
-    uint64_t done = cached(first, last, to);
+    const auto file = file_->opened();
+    uint64_t done = cached(*file, first, last, to);
     if (first + done >= end) return false;
     done = floor_block(done);
-    if (direct_ >= 0 && read_direct(first + done, end, to + done)) return true;
-    file_.read_at(first + done, to + done, last - first - done);
+    if (direct_ != nullptr && read_direct(*direct_->opened(), first + done, end, to + done)) return true;
+    file->read_at(first + done, to + done, last - first - done);
     return false;
   }
 
  private:
   // Bytes from `first` on that the page cache had.
-  uint64_t cached(uint64_t first, uint64_t last, char* to) const {
+  static uint64_t cached(const PosixFile& file, uint64_t first, uint64_t last, char* to) {
     uint64_t done = 0;
     while (first + done < last) {
       const iovec part{to + done, last - first - done};
-      const ssize_t got = ::preadv2(file_.descriptor(), &part, 1, static_cast<off_t>(first + done), RWF_NOWAIT);
+      const ssize_t got = ::preadv2(file.descriptor(), &part, 1, static_cast<off_t>(first + done), RWF_NOWAIT);
       if (got <= 0) break;
       done += static_cast<uint64_t>(got);
     }
     return done;
   }
   // False where the file system refuses direct reads, or the file ends.
-  bool read_direct(uint64_t at, uint64_t end, char* to) const {
+  static bool read_direct(const PosixFile& file, uint64_t at, uint64_t end, char* to) {
     while (at < end) {
-      const ssize_t got = ::pread(direct_, to, ceil_block(end) - at, static_cast<off_t>(at));
+      const ssize_t got = ::pread(file.descriptor(), to, ceil_block(end) - at, static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return false;
       at += static_cast<uint64_t>(got);
@@ -112,9 +113,8 @@ class ColdFile {
     return true;
   }
 
-  PosixFile file_;
+  std::shared_ptr<const SourceFile> file_, direct_;
   uint64_t bytes_;
-  int direct_ = -1;
 };
 
 struct Round {

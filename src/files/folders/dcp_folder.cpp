@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
+#include <string_view>
+#include <unordered_map>
 
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
@@ -153,11 +155,13 @@ struct DcpReader {
   const PythonValue& metadata;
   std::shared_ptr<const ChunkFiles> files = std::make_shared<const ChunkFiles>(folder.folder_);
   std::map<std::string, std::vector<ChunkPlace>> places = {};
+  std::vector<std::string> planned = {};  // flat keys as they were saved; the metadata's follow the ranks
 
   void read_paths() {
     const PythonValue& planner = attribute(metadata, "planner_data");
     if (!planner.is_mapping()) return;
     for (const auto& [flat, path] : planner.as_pairs()) {
+      planned.push_back(flat.as_string());
       auto& keys = folder.paths_[flat.as_string()];
       for (const PythonValue& key : path.as_items()) {
         key.is_string() ? keys.emplace_back(key.as_string()) : keys.emplace_back(key.as_int());
@@ -215,16 +219,32 @@ struct DcpReader {
     return found;
   }
 
-  void read_entries(bool open_single_key) {
-    const PythonValue& entries = attribute(metadata, "state_dict_metadata");
+  // The entries in the order in which the state_dict had them; those that no path names come last.
+  std::vector<std::pair<std::string, const PythonValue*>> in_saved_order(const PythonValue& entries) const {
+    std::vector<std::pair<std::string, const PythonValue*>> sorted;
     for (const auto& [flat, entry] : entries.as_pairs()) {
       if (!entry.is_object())
         throw DataError(kOrigin, "", "the entry of '", flat.as_string(), "' is a ", entry.type_name());
+      sorted.emplace_back(flat.as_string(), &entry);
     }
+    std::unordered_map<std::string_view, size_t> place;
+    for (size_t i = 0; i < planned.size(); ++i) place.emplace(planned[i], i);
+    const auto place_of = [&](const std::string& flat) {
+      const auto found = place.find(flat);
+      return found == place.end() ? planned.size() : found->second;
+    };
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const auto& one, const auto& other) { return place_of(one.first) < place_of(other.first); });
+    return sorted;
+  }
+
+  void read_entries(bool open_single_key) {
+    const PythonValue& entries = attribute(metadata, "state_dict_metadata");
+    const auto sorted = in_saved_order(entries);
     const size_t from = open_single_key && has_single_key(entries) ? 1 : 0;
     auto source = std::make_shared<DcpSource>(folder.folder_, files);
-    for (const auto& [flat, entry] : entries.as_pairs()) {
-      const std::string& key = flat.as_string();
+    for (const auto& [key, held] : sorted) {
+      const PythonValue& entry = *held;
       const PythonValue* chunks = entry.as_object().attribute("chunks");
       if (chunks == nullptr) {
         const auto place = places.find(key);
@@ -298,19 +318,24 @@ void put_at(PythonValue& root, const std::vector<DcpKey>& path, PythonValue valu
   }
 }
 
-/// Turns dicts whose keys are 0, 1, 2 … into lists, from the leaves on.
+/// Turns dicts whose keys are the numbers 0 to n - 1, in any order, into lists, from the leaves on. Keys of saved dicts
+/// are texts, so numbers are places in lists.
 PythonValue with_lists(const PythonValue& value) {
   if (!value.is_mapping()) return value;
   PythonValue::Pairs pairs;
+  PythonValue::Items items(value.size());
+  std::vector<bool> there(value.size(), false);
   bool list = value.size() > 0;
   for (const auto& [key, child] : value.as_pairs()) {
-    list = list && key.is_int() && key.as_int() == static_cast<int64_t>(pairs.size());
     pairs.emplace_back(key, with_lists(child));
+    list = list && key.is_int() && key.as_int() >= 0 && key.as_int() < static_cast<int64_t>(items.size());
+    if (!list) continue;
+    const auto place = static_cast<size_t>(key.as_int());
+    list = !there[place];
+    there[place] = true;
+    items[place] = pairs.back().second;
   }
-  if (!list) return PythonValue::dict(std::move(pairs));
-  PythonValue::Items items;
-  for (auto& [key, child] : pairs) items.push_back(std::move(child));
-  return PythonValue::list(std::move(items));
+  return list ? PythonValue::list(std::move(items)) : PythonValue::dict(std::move(pairs));
 }
 
 }  // namespace

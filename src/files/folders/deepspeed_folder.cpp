@@ -1,4 +1,5 @@
 // Parameters as ranges of the ranks' flat partitions; see deepspeed_folder.h. Facts from DeepSpeed's zero_to_fp32.py.
+#include "hasten/core/number.h"
 #include "hasten/files/folders/deepspeed_folder.h"
 #include "hasten/files/folders/manifest.h"
 
@@ -113,7 +114,9 @@ struct Files {
 /// Returns the number behind "pp_rank_", or -1.
 int64_t rank_of(const std::string& file) {
   const size_t at = file.find("zero_pp_rank_");
-  return at == std::string::npos ? -1 : std::atoll(file.c_str() + at + 13);
+  if (at == std::string::npos) return -1;
+  const size_t end = file.find_first_not_of("0123456789", at + 13);
+  return core::whole_number<int64_t>(std::string_view(file).substr(at + 13, end - at - 13)).value_or(0);
 }
 
 std::vector<std::string> by_rank(const std::map<int64_t, std::string>& files, const std::string& folder,

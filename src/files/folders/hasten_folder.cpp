@@ -42,18 +42,19 @@ uint64_t header_bytes(const PosixFile& file) {
 }
 
 /// Adds an error for `file` unless its size and header agree with the manifest. Returns it opened if they do.
-std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std::string& folder,
+std::shared_ptr<const SourceFile> verify_file(const ManifestFile& file, const std::string& folder,
                                              Verification& result) {
   const std::string path = path_in(folder, file.name);
   try {
-    auto opened = std::make_shared<const PosixFile>(PosixFile::open_to_read(path));
+    auto opened = SourceFile::open(path);
     const uint64_t bytes = opened->size();
     if (bytes != file.bytes) {
       result.errors.push_back(text(file.name, ": has ", bytes, " bytes, expected ", file.bytes));
       return nullptr;
     }
     std::string buffer;
-    const core::Xxh128 hash = hash_of_range(*opened, 0, header_bytes(*opened), buffer);
+    const auto read = opened->opened();
+    const core::Xxh128 hash = hash_of_range(*read, 0, header_bytes(*read), buffer);
     if (hash != file.header_xxh3) {
       result.errors.push_back(
           text(file.name, ": its header has the hash ", hash.hex(), ", expected ", file.header_xxh3.hex()));
@@ -65,14 +66,14 @@ std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std
   }
 }
 
-void verify_pieces(const Manifest& manifest, const std::vector<std::shared_ptr<const PosixFile>>& files,
+void verify_pieces(const Manifest& manifest, const std::vector<std::shared_ptr<const SourceFile>>& files,
                    Verification& result) {
   std::string buffer;
   for (const ManifestTensor& tensor : manifest.tensors) {
     for (const ManifestPiece& piece : tensor.pieces) {
       if (files[piece.file] == nullptr) continue;
       const uint64_t size = static_cast<uint64_t>(numel_of(piece.box)) * element_bytes(tensor.info.dtype);
-      const core::Xxh128 hash = hash_of_range(*files[piece.file], piece.position, size, buffer);
+      const core::Xxh128 hash = hash_of_range(*files[piece.file]->opened(), piece.position, size, buffer);
       result.bytes += size;
       if (hash == piece.xxh3) continue;
       result.errors.push_back(text(manifest.files[piece.file].name, ": tensor '", tensor.info.name, "' ",
@@ -130,7 +131,7 @@ void add_headers(Manifest& manifest, std::map<std::string, size_t>& index, const
 Verification verify_folder(const std::string& folder, bool fast) {
   const Manifest manifest = read_manifest(folder);
   Verification result;
-  std::vector<std::shared_ptr<const PosixFile>> files;
+  std::vector<std::shared_ptr<const SourceFile>> files;
   for (const ManifestFile& file : manifest.files) files.push_back(verify_file(file, folder, result));
   if (!fast) verify_pieces(manifest, files, result);
   return result;
@@ -160,10 +161,8 @@ Manifest manifest_of_headers(const std::string& folder) {
 TensorSourcePtr open_hasten_folder(const std::string& folder) {
   const Manifest manifest = read_manifest(folder);
   check_files(manifest, folder);
-  std::vector<std::shared_ptr<const PosixFile>> files;
-  for (const ManifestFile& file : manifest.files) {
-    files.push_back(std::make_shared<const PosixFile>(PosixFile::open_to_read(path_in(folder, file.name))));
-  }
+  std::vector<std::shared_ptr<const SourceFile>> files;
+  for (const ManifestFile& file : manifest.files) files.push_back(SourceFile::open(path_in(folder, file.name)));
   auto source = std::make_shared<PieceSource>(folder, "hasten");
   std::map<std::string_view, const ManifestTensor*> held;
   for (const ManifestTensor& tensor : manifest.tensors) held.emplace(tensor.info.name, &tensor);

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/files/base/cast.h"
+#include "hasten/files/base/stand_in.h"
 #include "hasten/files/safetensors/safetensors_source.h"
 
 namespace hasten::files {
@@ -76,7 +78,7 @@ class OffloadSource : public TensorSource {
 
   void read(std::string_view name, const Box& box, void* target) const override {
     const Place& place = at(name);
-    if (place.source) return place.source->read(place.name_there, box, target);
+    if (place.source) return read_other(place, box, target);
     if (!fits(box, place.info.shape)) {
       throw UsageError(Origin{"files"}, "the box ", describe(box), " is not inside '", name, "'.");
     }
@@ -87,25 +89,48 @@ class OffloadSource : public TensorSource {
 
   std::optional<TensorLocation> location(std::string_view name) const override {
     const Place& place = at(name);
+    if (place.source && place.source->info(place.name_there).dtype != place.info.dtype) return std::nullopt;
     if (place.source) return place.source->location(place.name_there);
     require_size(place);
     return TensorLocation{place.path, 0, contiguous_strides(place.info.shape)};
   }
 
  private:
+  static void read_other(const Place& place, const Box& box, void* target) {
+    const Dtype there = place.source->info(place.name_there).dtype;
+    if (there == place.info.dtype) return place.source->read(place.name_there, box, target);
+    const auto count = static_cast<size_t>(numel_of(box));
+    std::string values(count * element_bytes(there), '\0');
+    place.source->read(place.name_there, box, values.data());
+    convert_elements(there, values.data(), place.info.dtype, target, count);
+  }
+
+  // The dtype that the entry names, which may be another than the file's.
+  Dtype dtype_of(const std::string& name, const Value& entry, Dtype there) const {
+    const Value* dtype = entry.find("dtype");
+    if (dtype == nullptr || dtype->is_null()) return there;
+    const auto wanted = dtype->is_string() ? dtype_of_torch_name(dtype->as_string()) : std::nullopt;
+    if (!wanted || (*wanted != there && !can_convert(there, *wanted))) {
+      refuse(index_path(folder_), text("the entry '", name, "' asks for the dtype ", dtype->to_json(), " of a tensor of ",
+                                       torch_name(there), ". Correct the entry."));
+    }
+    return *wanted;
+  }
+
   void add(const std::string& name, const Value& entry) {
     Place place;
     place.info.name = name;
-    if (const Value* file = entry.find("safetensors_file")) {
+    if (const Value* file = entry.find("safetensors_file"); file != nullptr && !file->is_null()) {
       place.source = open_once(file->as_string());
       const Value* there = entry.find("weight_name");
-      place.name_there = there == nullptr ? name : there->as_string();
+      place.name_there = there == nullptr || there->is_null() ? name : there->as_string();
       if (!place.source->contains(place.name_there)) {
         refuse(file->as_string(), text("has no tensor '", place.name_there, "', which the index names",
                                        did_you_mean(place.name_there, place.source->names())));
       }
       place.info = place.source->info(place.name_there);
       place.info.name = name;
+      place.info.dtype = dtype_of(name, entry, place.info.dtype);
     } else {
       const Value* dtype = entry.find("dtype");
       const Value* shape = entry.find("shape");
@@ -186,13 +211,19 @@ std::string offload_index_text(const Value& index) {
 }
 
 bool is_offload_folder(const std::string& folder) {
-  return fs::is_directory(folder) && fs::is_regular_file(index_path(folder));
+  const std::string path = index_path(folder);
+  if (!fs::is_directory(folder) || !fs::is_regular_file(path)) return false;
+  const Value index = Value::parse_json(text_of(path).value_or(""), path);
+  // An index of a model in several files may have that name as well; its entries are names of files.
+  if (!index.is_map() || index.contains("weight_map")) return false;
+  return index.size() == 0 || index.as_map()[0].second.is_map();
 }
 
 TensorSourcePtr open_offload_folder(const std::string& folder) {
   const std::string path = index_path(folder);
   const auto text = text_of(path);
   if (!text) refuse(path, "is not there, so the folder holds no offloaded tensors.");
+  refuse_stand_in(path, *text);
   const Value index = Value::parse_json(*text, path);
   if (!index.is_map()) refuse(path, "is no index of offloaded tensors.");
   return std::make_shared<OffloadSource>(index, folder);

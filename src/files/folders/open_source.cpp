@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
@@ -13,6 +15,7 @@
 #include "hasten/files/folders/weight_search.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/hf_index.h"
+#include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/files/safetensors/safetensors_source.h"
 
 namespace hasten::files {
@@ -64,20 +67,35 @@ class RenamedSource : public TensorSource {
   std::unordered_map<std::string, TensorInfo> infos_;
 };
 
-/// Several sources as one, and remarks of its own.
+/// The sources of several files as one, and remarks of its own. Where there is an index, it says which file a tensor is
+/// read from: files may hold stale copies of others' tensors.
 class JoinedSource : public NamedSource {
  public:
   JoinedSource(std::string path, std::string_view form, const std::vector<TensorSourcePtr>& sources,
-               std::vector<std::string> remarks)
+               const WeightFiles& found)
       : NamedSource(std::move(path)), form_(form) {
-    for (std::string& words : remarks) remark(std::move(words));
-    for (const TensorSourcePtr& source : sources) {
-      for (const std::string& name : source->names()) {
-        add(source->info(name));
-        sources_.push_back(source);
+    for (const std::string& words : found.remarks) remark(words);
+    std::vector<std::unordered_set<std::string>> wanted(sources.size());
+    for (const auto& [name, file] : found.tensors) {
+      if (!sources[file]->contains(name)) {
+        throw DataError(kOrigin, found.index, "'", found.index, "' has tensor '", name, "' in '", found.files[file],
+                        "', which has no such tensor. Get the folder again.");
       }
-      for (const std::string& words : source->remarks()) remark(words);
+      wanted[file].insert(name);
     }
+    std::vector<std::string> left_out;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      for (const std::string& name : sources[i]->names()) {
+        if (!found.index.empty() && !wanted[i].contains(name)) {
+          left_out.push_back(name);
+          continue;
+        }
+        add(sources[i]->info(name));
+        sources_.push_back(sources[i]);
+      }
+      for (const std::string& words : sources[i]->remarks()) remark(words);
+    }
+    if (!left_out.empty()) remark(of_left_out(found.index, left_out));
   }
   std::string_view form() const override { return form_; }
   std::optional<TensorLocation> location(std::string_view name) const override {
@@ -90,6 +108,13 @@ class JoinedSource : public NamedSource {
   }
 
  private:
+  static std::string of_left_out(const std::string& index, std::vector<std::string> names) {
+    const size_t count = names.size();
+    if (count > 5) names.resize(5);
+    return text("the files of '", index, "' hold ", count, count == 1 ? " tensor" : " tensors",
+                " that it does not name there, and that ", count == 1 ? "is" : "are", " left out: ", join(names),
+                count > 5 ? ", …" : "", ".");
+  }
   std::string_view form_;
   std::vector<TensorSourcePtr> sources_;
 };
@@ -153,29 +178,50 @@ std::string form_of_folder(const std::string& folder, const std::string& part) {
   if (!fsdp_folder(folder, part).empty() || has_entry(folder, "pytorch_model_fsdp.bin")) return "fsdp";
   if (is_deepspeed(folder)) return "deepspeed";
   const auto names = files_in(folder);
-  const bool index =
-      std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(".index.json"); });
+  const bool index = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.ends_with(".index.json") || name == "index.json";
+  });
   if (index || has_entry(folder, "model.safetensors") || has_entry(folder, "pytorch_model.bin")) {
-    return has_entry(folder, "model.safetensors") || has_entry(folder, "model.safetensors.index.json") ? "safetensors"
-                                                                                                       : "torch";
+    const auto files = find_weights(folder).files;
+    const bool safe = std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".safetensors"); });
+    return safe ? "safetensors" : "torch";
   }
   if (!sharded_files(folder).empty()) return "safetensors";
   unknown_folder(folder);
 }
 
-TensorSourcePtr open_files(const WeightFiles& found, const std::string& path) {
+/// safetensors names the framework that wrote a file, and the layouts of others' weights are other ones. A file without
+/// any metadata is taken for PyTorch's, as the peer does; `stated`: the caller has named the form.
+void require_pytorchs(const std::string& file, bool stated) {
+  const SafetensorsHeader header = read_safetensors_header(file);
+  const std::string* format = header.find_metadata("format");
+  if (format != nullptr ? *format == "pt" : header.metadata.empty() || stated) return;
+  if (format == nullptr) {
+    throw DataError(kOrigin, file, "'", file, "' has metadata without \"format\", so it may be of any framework; expected "
+                    "\"pt\". Save it with {\"format\": \"pt\"}, or name the form: --from safetensors, SourceOptions::form.");
+  }
+  static const std::map<std::string, std::string> kNames{{"tf", "TensorFlow"}, {"flax", "Flax"}, {"np", "NumPy"},
+                                                         {"mlx", "MLX"},       {"jax", "JAX"},   {"paddle", "Paddle"}};
+  const auto name = kNames.find(*format);
+  throw DataError(kOrigin, file, "'", file, "' holds weights of ", name == kNames.end() ? "another framework" : name->second,
+                  " (format '", *format, "'), whose layouts are not PyTorch's; expected 'pt'. Load and save the model with "
+                  "its framework's converter to PyTorch.");
+}
+
+TensorSourcePtr open_files(const WeightFiles& found, const std::string& path, bool stated_safetensors = false) {
   std::vector<TensorSourcePtr> sources;
   std::string_view form = "safetensors";
   for (const std::string& file : found.files) {
     if (starts_as_safetensors(file)) {
+      require_pytorchs(file, stated_safetensors);
       sources.push_back(open_safetensors(file));
     } else {
       sources.push_back(open_python_source(file, {.strip_prefix = found.files.size() == 1}));
       form = "torch.save";
     }
   }
-  if (sources.size() == 1 && found.remarks.empty()) return sources.front();
-  return std::make_shared<JoinedSource>(path, form, sources, found.remarks);
+  if (sources.size() == 1 && found.remarks.empty() && found.index.empty()) return sources.front();
+  return std::make_shared<JoinedSource>(path, form, sources, found);
 }
 
 TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& part) {
@@ -212,6 +258,11 @@ TensorSourcePtr open_deepspeed(const std::string& path, const SourceOptions& opt
 
 TensorSourcePtr open_folder(const std::string& path, const SourceOptions& options) {
   const std::string form = options.form.empty() ? form_of_folder(path, options.part) : options.form;
+  if (options.exclude_frozen_parameters && form != "deepspeed") {
+    throw UsageError(kOrigin, "'", path, "' is a folder of the form ", form,
+                     ", which does not tell frozen parameters from others; only DeepSpeed's does. Leave out "
+                     "exclude_frozen_parameters.");
+  }
   if (form == "hasten") return part_of_hasten(path, options.part);
   if (form == "deepspeed") return open_deepspeed(path, options);
   if (form == "dcp") return DcpFolder::open(path).tensors();
@@ -225,9 +276,12 @@ TensorSourcePtr open_folder(const std::string& path, const SourceOptions& option
   if (!options.part.empty() && options.part != "model") return numbered_part(path, options.part);
   if (form == "safetensors" && !has_entry(path, "model.safetensors") &&
       !has_entry(path, "model.safetensors.index.json")) {
-    if (const auto shards = sharded_files(path); !shards.empty()) return open_sharded_safetensors(path, shards);
+    if (const auto shards = sharded_files(path); !shards.empty()) {
+      for (const std::string& file : shards) require_pytorchs(file, true);
+      return open_sharded_safetensors(path, shards);
+    }
   }
-  return open_files(find_weights(path), path);
+  return open_files(find_weights(path), path, options.form == "safetensors");
 }
 
 }  // namespace
@@ -245,7 +299,7 @@ TensorSourcePtr open_source(const std::string& path, const SourceOptions& option
   }
   if (!fs::exists(path)) throw UsageError(kOrigin, "there is no file or folder '", path, "'. Correct the path.");
   if (fs::is_directory(path)) return open_folder(tagged_folder(path, options.tag), options);
-  return open_files(find_weights(path), path);
+  return open_files(find_weights(path), path, options.form == "safetensors");
 }
 
 std::string form_of(const std::string& path) {

@@ -161,24 +161,14 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
 
 // ---- Python's files.
 
-/// Returns the weights that are parameters: buffers of normalisation layers and integers apart.
-std::vector<std::string> parameter_names(const TensorSource& weights) {
-  std::vector<std::string> names;
-  for (const std::string& name : weights.names()) {
-    const bool is_buffer =
-        name.ends_with("running_mean") || name.ends_with("running_var") || name.ends_with("num_batches_tracked");
-    if (!is_buffer && is_floating_point(weights.info(name).dtype)) names.push_back(name);
-  }
-  return names;
-}
-
 void check_shapes(const PythonValue& slots, const std::string& name, const TensorSource& weights) {
+  if (!weights.contains(name)) return;  // a tied weight is stored under its other name
   for (const auto& [slot, value] : slots.as_pairs()) {
     if (!value.is_tensor() || value.as_tensor().shape.empty() || value.as_tensor().shape == weights.info(name).shape)
       continue;
     throw UsageError(kOrigin, slot.as_string(), " of parameter '", name, "' has the shape [",
                      join(value.as_tensor().shape), "], the weight [", join(weights.info(name).shape),
-                     "], so the optimizer is of another model, or in another order. Convert with --only model.");
+                     "], so the optimizer is of another model. Convert with --only model.");
   }
 }
 
@@ -188,25 +178,26 @@ const PythonValue* names_in(const PythonValue& group) {
   return names != nullptr && names->is_sequence() && names->size() == group.at("params").size() ? names : nullptr;
 }
 
-PythonValue named(const PythonValue& value, const TensorSource& weights) {
+bool is_numbered(const PythonValue& group) {
+  const PythonValue& params = group.at("params");
+  return params.size() > 0 && !params[0].is_string() && names_in(group) == nullptr;
+}
+
+/// The numbers follow the optimizer's groups, which no order of the weights gives: files sort them, groups reorder them.
+[[noreturn]] void numbers_only(const std::string& file) {
+  throw UsageError(kOrigin, "'", file,
+                   "' numbers the parameters of its optimizer and has no param_names, so only the program that made it "
+                   "has their order. Convert with --only model, or call load_state on the folder in the program and "
+                   "save_state, which writes the names.");
+}
+
+PythonValue named(const PythonValue& value, const std::string& file, const TensorSource& weights) {
   const PythonValue *states = value.find("state"), *groups = value.find("param_groups");
   if (states == nullptr || groups == nullptr || !states->is_mapping() || !groups->is_sequence())
     other_form(text("a ", value.type_name()));
-  const auto names = parameter_names(weights);
-  size_t count = 0;
-  bool is_numbered = false;
-  for (const PythonValue& group : groups->as_items()) {
-    const PythonValue& params = group.at("params");
-    count += params.size();
-    is_numbered = is_numbered || (params.size() > 0 && !params[0].is_string() && names_in(group) == nullptr);
-  }
-  if (is_numbered && count != names.size()) {
-    throw UsageError(kOrigin, "the optimizer has ", count, " parameters, the weights ", names.size(),
-                     ", so names cannot be told. Convert with --only model.");
-  }
+  if (std::any_of(groups->as_items().begin(), groups->as_items().end(), is_numbered)) numbers_only(file);
   std::unordered_map<std::string, std::string> name_of;
   PythonValue::Items out_groups;
-  size_t next = 0;
   for (const PythonValue& group : groups->as_items()) {
     PythonValue out = PythonValue::dict();
     for (const auto& [key, option] : group.as_pairs()) {
@@ -214,12 +205,10 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
     }
     PythonValue::Items params;
     const PythonValue* own_names = names_in(group);
-    for (size_t i = 0; i < group.at("params").size(); ++i, ++next) {
+    for (size_t i = 0; i < group.at("params").size(); ++i) {
       const PythonValue& each = group.at("params")[i];
       const std::string key = each.is_string() ? each.as_string() : each.int_text();
-      const std::string name = each.is_string()       ? key
-                               : own_names != nullptr ? (*own_names)[i].as_string()
-                                                      : names[next];
+      const std::string name = each.is_string() ? key : (*own_names)[i].as_string();
       name_of.emplace(key, name);
       params.emplace_back(name);
     }
@@ -230,7 +219,7 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
   for (const auto& [key, slots] : states->as_pairs()) {
     const auto name = name_of.find(key.is_string() ? key.as_string() : key.int_text());
     if (name == name_of.end()) other_form("it has state of a parameter that is in no group");
-    if (is_numbered) check_shapes(slots, name->second, weights);
+    check_shapes(slots, name->second, weights);
     state.emplace_back(name->second, slots);
   }
   return PythonValue::dict(
@@ -308,11 +297,11 @@ std::optional<PythonValue> read_optimizer(const std::string& folder, size_t inde
   const auto in = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
   if (fs::exists(in(std::string(kManifestFile)))) return from_hasten(folder, index);
   const std::string file = in(index == 0 ? "optimizer.bin" : text("optimizer_", index, ".bin"));
-  if (fs::exists(file)) return named(PythonFile::open(file).value(), weights);
+  if (fs::exists(file)) return named(PythonFile::open(file).value(), file, weights);
   if (const std::string dcp = in(text("optimizer_", index)); DcpFolder::is_dcp(dcp)) {
     const PythonValue whole = DcpFolder::open(dcp).state_dict();
     const PythonValue* inner = whole.find("optimizer");
-    return named(inner != nullptr ? *inner : whole, weights);
+    return named(inner != nullptr ? *inner : whole, dcp, weights);
   }
   for (const std::string& name : {folder, in("pytorch_model")}) {
     if (index > 0 || !is_deepspeed(name)) continue;

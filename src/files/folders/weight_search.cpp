@@ -16,10 +16,16 @@ namespace fs = std::filesystem;
 void add_index(WeightFiles& found, const fs::path& index) {
   found.index = index.string();
   std::vector<std::string> missing;
-  for (const std::string& file : read_hf_index(found.index).files()) {
+  const HfIndex read = read_hf_index(found.index);
+  const std::vector<std::string> files = read.files();
+  for (const std::string& file : files) {
     const fs::path path = index.parent_path() / file;
     found.files.push_back(path.string());
     if (!fs::exists(path)) missing.push_back(file);
+  }
+  for (const auto& [name, file] : read.weight_map) {
+    const auto at = std::lower_bound(files.begin(), files.end(), file);
+    found.tensors.emplace_back(name, static_cast<size_t>(at - files.begin()));
   }
   if (!missing.empty()) {
     throw DataError(kOrigin, found.index, "'", found.index, "' names ", missing.size(), " file",
@@ -40,6 +46,15 @@ void require_one_index(const fs::path& folder, const std::vector<std::string>& i
                    "); expected one. Give the path of the index that is meant.");
 }
 
+// An index.json of files; that of an offload folder has a mapping an entry.
+bool is_flat_index(const fs::path& path) {
+  try {
+    return !read_hf_index(path.string()).weight_map.empty();
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
 WeightFiles in_folder(const fs::path& folder) {
   std::vector<std::string> indexes, names;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -47,6 +62,10 @@ WeightFiles in_folder(const fs::path& folder) {
     if (names.back().ends_with(".index.json")) indexes.push_back(names.back());
   }
   std::sort(indexes.begin(), indexes.end());
+  if (indexes.empty() && std::find(names.begin(), names.end(), "index.json") != names.end() &&
+      is_flat_index(folder / "index.json")) {
+    indexes.emplace_back("index.json");
+  }
   const auto there = [&](std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
   WeightFiles found;
   const bool safe = there("model.safetensors") || there("model.safetensors.index.json");

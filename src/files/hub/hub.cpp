@@ -16,6 +16,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/core/http.h"
+#include "hasten/core/number.h"
 #include "hasten/core/value.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -154,7 +155,7 @@ class Server {
     facts.etag = bare_etag(linked.empty() ? answer.header("etag") : linked);
     const std::string length = size.empty() ? answer.header("content-length") : size;
     if (!length.empty() && length.find_first_not_of("0123456789") == std::string::npos && length.size() < 19)
-      facts.size = std::stoull(length);
+      facts.size = core::whole_number<uint64_t>(length).value();
     if (answer.status >= 300) facts.size = size.empty() ? std::nullopt : facts.size;
     if (!is_commit(facts.commit)) {
       throw UsageError(kHub, "'", url,
@@ -191,7 +192,7 @@ class Server {
                       answer.error.empty() ? text("the answer is ", answer.status, " without a size") : answer.error,
                       ". Check the connection and HF_ENDPOINT.");
     }
-    part.file_bytes = std::stoull(size);
+    part.file_bytes = core::whole_number<uint64_t>(size).value();
     part.bytes = has_range ? received : received.substr(std::min<uint64_t>(begin, received.size()));
     part.bytes.resize(std::min<uint64_t>(part.bytes.size(), count));
     if (part.bytes.size() < std::min(count, part.file_bytes - std::min(begin, part.file_bytes))) {

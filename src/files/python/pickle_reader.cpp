@@ -172,6 +172,7 @@ class Machine {
       return;
     }
     if (target.kind() != Kind::kList && target.kind() != Kind::kSet) fail(text("it appends to a ", target.type_name()));
+    if (target.kind() == Kind::kSet) require_hashable_members(items);
     std::move(items.begin(), items.end(), std::back_inserter(target.as_items()));
   }
   void set_items(PythonValue& target, PythonValue::Items items) {
@@ -179,7 +180,10 @@ class Machine {
     if (!target.is_mapping() && !target.is_object()) fail(text("it sets keys of a ", target.type_name()));
     charge(kValueBytes * items.size());
     PythonValue::Pairs& pairs = target.is_object() ? target.as_object().pairs : target.as_pairs();
-    for (size_t i = 0; i < items.size(); i += 2) pairs.emplace_back(std::move(items[i]), std::move(items[i + 1]));
+    for (size_t i = 0; i < items.size(); i += 2) {
+      if (items[i].kind() > Kind::kString) require_hashable(items[i]);
+      pairs.emplace_back(std::move(items[i]), std::move(items[i + 1]));
+    }
   }
 
   // ---- names -----------------------------------------------------------------------------------------------------
@@ -341,6 +345,7 @@ bool Machine::step_container(unsigned char opcode) {
       return true;
     case 0x91:
       from_mark(Kind::kFrozenSet);
+      require_hashable_members(top().as_items());
       return true;
     case 0x85:
       push_tuple(1);

@@ -8,6 +8,7 @@
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
 #include "files/python/python_globals.h"
+#include "hasten/files/base/stand_in.h"
 #include "hasten/files/disk/mapped_file.h"
 #include "hasten/files/python/pickle_reader.h"
 #include "hasten/files/python/zip_reader.h"
@@ -293,9 +294,7 @@ void refuse_other_forms(const Memory& memory) {
     fail_data(memory.path,
               "it is a tar file, as PyTorch before 0.1.10 wrote. Load and save it anew with a later PyTorch.");
   }
-  if (memory.bytes.starts_with("version https://git-lfs")) {
-    fail_data(memory.path, "it is a Git LFS pointer, not the file itself. Run 'git lfs pull' in the folder.");
-  }
+  refuse_stand_in(memory.path, memory.bytes);
 }
 
 }  // namespace

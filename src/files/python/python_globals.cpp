@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
+#include <vector>
 
 #include "files/base/origin.h"
 #include "files/python/python_text.h"
@@ -180,6 +182,11 @@ std::optional<PythonValue> call_torch(const std::string& module, const std::stri
   return std::nullopt;
 }
 
+bool has_no_hash(Kind kind) {
+  return kind == Kind::kByteArray || kind == Kind::kList || kind == Kind::kSet || kind == Kind::kDict ||
+         kind == Kind::kOrderedDict || kind == Kind::kCounter || kind == Kind::kArray;
+}
+
 /// Returns the pairs of a dict, or of a sequence of pairs.
 PythonValue::Pairs pairs_of_argument(const Items& args, const char* what) {
   if (args.empty()) return {};
@@ -190,6 +197,7 @@ PythonValue::Pairs pairs_of_argument(const Items& args, const char* what) {
     if (!pair.is_sequence() || pair.size() != 2) fail(text(what, " is made of elements that are no pairs"));
     pairs.emplace_back(pair[0], pair[1]);
   }
+  require_hashable_keys(pairs);
   return pairs;
 }
 
@@ -204,8 +212,10 @@ std::optional<PythonValue> call_collections(const std::string& name, const Items
 
 std::optional<PythonValue> call_builtins(const std::string& name, const Items& args) {
   const auto items = [&] { return args.empty() || !args[0].is_sequence() ? Items() : args[0].as_items(); };
-  if (name == "set") return PythonValue::items_of(Kind::kSet, items());
-  if (name == "frozenset") return PythonValue::items_of(Kind::kFrozenSet, items());
+  if (name == "set" || name == "frozenset") {
+    require_hashable_members(items());
+    return PythonValue::items_of(name == "set" ? Kind::kSet : Kind::kFrozenSet, items());
+  }
   if (name == "list") return PythonValue::list(items());
   if (name == "tuple") return PythonValue::tuple(items());
   if (name == "dict") return PythonValue::dict(pairs_of_argument(args, "a dict"));
@@ -232,6 +242,27 @@ std::optional<Dtype> quantised_storage(std::string_view name) {
 }
 
 }  // namespace
+
+void require_hashable(const PythonValue& value) {
+  // A tuple has the hash of its elements. One of many that share parts is looked at once.
+  std::vector<const PythonValue*> left{&value};
+  std::unordered_set<const void*> seen;
+  while (!left.empty()) {
+    const PythonValue& one = *left.back();
+    left.pop_back();
+    if (has_no_hash(one.kind())) fail(text("a ", one.type_name(), " cannot be a key of a dict or a member of a set"));
+    if (one.kind() != Kind::kTuple || !seen.insert(&one.as_items()).second) continue;
+    for (const PythonValue& element : one.as_items()) left.push_back(&element);
+  }
+}
+
+void require_hashable_keys(const PythonValue::Pairs& pairs) {
+  for (const auto& [key, value] : pairs) require_hashable(key);
+}
+
+void require_hashable_members(const PythonValue::Items& items) {
+  for (const PythonValue& item : items) require_hashable(item);
+}
 
 PythonValue storage_value(std::shared_ptr<PythonStorage> storage) {
   PythonTensor tensor{.dtype = storage->dtype};

@@ -13,6 +13,12 @@ struct BadPickle {
   std::string what;
 };
 
+/// Throws: BadPickle if Python could not hash the value, so that it is no key of a dict and no member of a set.
+void require_hashable(const PythonValue& value);
+/// The same for all keys, and for all members.
+void require_hashable_keys(const PythonValue::Pairs& pairs);
+void require_hashable_members(const PythonValue::Items& items);
+
 /// Returns the value of a global that is one by itself (a torch.dtype). Otherwise returns the class or function by its
 /// present name (Python 2's modules renamed).
 PythonValue global_of(std::string module, std::string name);

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "hasten/core/number.h"
+
 namespace hasten::files {
 namespace {
 
@@ -113,11 +115,8 @@ std::string bytes_of_int(std::string_view decimal) {
 
 std::optional<PythonValue> number_of_text(std::string_view line, unsigned char opcode) {
   if (opcode == 'F') {
-    const std::string words(line);
-    char* end = nullptr;
-    const double value = std::strtod(words.c_str(), &end);
-    if (words.empty() || *end != '\0') return std::nullopt;
-    return PythonValue(value);
+    const auto value = core::python_number(line);
+    return value ? std::optional(PythonValue(*value)) : std::nullopt;
   }
   if (opcode == 'I' && line == "00") return PythonValue(false);
   if (opcode == 'I' && line == "01") return PythonValue(true);

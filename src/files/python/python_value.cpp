@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "files/base/origin.h"
+#include "hasten/core/number.h"
 #include "hasten/files/base/box.h"
 
 namespace hasten::files {
@@ -308,7 +309,7 @@ std::optional<double> number_of(const PythonArray& array) {
 double PythonValue::as_double() const {
   if (kind_ == Kind::kFloat) return payload_.real;
   if (is_int() && !has_node_) return static_cast<double>(payload_.integer);
-  if (is_int()) return std::strtod(as_string().c_str(), nullptr);
+  if (is_int()) return core::real_number(as_string()).value_or(NAN);
   std::optional<double> number;
   if (is_tensor()) number = number_of(as_tensor());
   if (kind_ == Kind::kArray) number = number_of(as_array());

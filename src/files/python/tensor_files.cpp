@@ -15,14 +15,14 @@ std::optional<TensorLocation> plain_location(const PythonTensor& tensor) {
 void TensorFiles::read(const PythonTensor& tensor, const Box& box, void* target) const {
   const auto plain = plain_location(tensor);
   if (!plain || tensor.stride != contiguous_strides(tensor.shape)) return read_tensor(tensor, box, target);
-  read_box(opened(plain->path), plain->offset, tensor.shape, box, element_bytes(tensor.dtype), target);
+  read_box(*opened(plain->path), plain->offset, tensor.shape, box, element_bytes(tensor.dtype), target);
 }
 
-const PosixFile& TensorFiles::opened(const std::string& path) const {
+std::shared_ptr<const PosixFile> TensorFiles::opened(const std::string& path) const {
   const std::lock_guard lock(mutex_);
   auto& file = files_[path];
-  if (file == nullptr) file = std::make_unique<PosixFile>(PosixFile::open_to_read(path));
-  return *file;
+  if (file == nullptr) file = SourceFile::open(path);
+  return file->opened();
 }
 
 }  // namespace hasten::files

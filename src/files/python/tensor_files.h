@@ -10,6 +10,7 @@
 #include <string>
 
 #include "files/base/named_source.h"
+#include "files/base/source_file.h"
 #include "hasten/files/python/python_file.h"
 
 namespace hasten::files {
@@ -17,16 +18,16 @@ namespace hasten::files {
 /// Returns where the tensor's values lie, if as they are in memory: in a file, in this byte order, unchanged.
 std::optional<TensorLocation> plain_location(const PythonTensor& tensor);
 
-/// Opened files, which stay open. Several threads may read.
+/// Files that are read now and then. Several threads may read.
 class TensorFiles {
  public:
   /// Reads a box as read_tensor does.
   void read(const PythonTensor& tensor, const Box& box, void* target) const;
 
  private:
-  const PosixFile& opened(const std::string& path) const;
+  std::shared_ptr<const PosixFile> opened(const std::string& path) const;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::unique_ptr<PosixFile>> files_;
+  mutable std::map<std::string, std::shared_ptr<const SourceFile>> files_;
 };
 
 }  // namespace hasten::files

@@ -5,6 +5,7 @@
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::files {
 
@@ -17,6 +18,7 @@ std::vector<std::string> HfIndex::files() const {
 }
 
 HfIndex parse_hf_index(std::string_view json, const std::string& path) {
+  refuse_stand_in(path, json);
   const core::Value parsed = core::Value::parse_json(json, path);
   if (!parsed.is_map()) fail_data(path, "an index must be a JSON object. Get the file again.");
   const core::Value* map = parsed.find("weight_map");

@@ -14,6 +14,7 @@
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::files {
 namespace {
@@ -165,6 +166,7 @@ const std::string* SafetensorsHeader::find_metadata(std::string_view key) const 
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view head, uint64_t file_bytes) {
+  refuse_stand_in(path, head);
   const uint64_t length = header_length(path, head, file_bytes);
   if (head.size() - kLengthBytes < length)
     throw InternalError(kOrigin, "the header of '", path, "' was not read whole.");
@@ -189,8 +191,9 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
 SafetensorsHeader read_safetensors_header(const std::string& path) {
   const PosixFile file = PosixFile::open_to_read(path);
   const uint64_t size = file.size();
-  std::string head(std::min<uint64_t>(size, kLengthBytes), '\0');
+  std::string head(std::min<uint64_t>(size, 512), '\0');
   file.read_at(0, head.data(), head.size());
+  refuse_stand_in(path, head);
   const uint64_t length = header_length(path, head, size);
   head.resize(kLengthBytes + length);
   file.read_at(kLengthBytes, head.data() + kLengthBytes, length);

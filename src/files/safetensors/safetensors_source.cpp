@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 
-std::shared_ptr<const PosixFile> opened(const std::string& path) {
-  return std::make_shared<const PosixFile>(PosixFile::open_to_read(path));
-}
-
 /// Returns name -> offsets of the parts that this file holds.
 std::map<std::string, std::vector<int64_t>> offsets_of(const std::string& path, const std::string& json) {
   std::map<std::string, std::vector<int64_t>> offsets;
@@ -45,7 +41,7 @@ struct Parts {
 void add_file(const std::string& path, const std::string& file, std::vector<Parts>& all,
               std::map<std::string, size_t>& index) {
   const SafetensorsHeader header = read_safetensors_header(file);
-  const auto handle = opened(file);
+  const auto handle = SourceFile::open(file);
   const std::string* json = header.find_metadata(kShardingInfo);
   const auto offsets = json == nullptr ? std::map<std::string, std::vector<int64_t>>() : offsets_of(file, *json);
   for (const SafetensorsEntry& entry : header.entries) {
@@ -79,7 +75,7 @@ TensorSourcePtr open_safetensors(const std::string& path, const std::vector<std:
   auto source = std::make_shared<PieceSource>(path, "safetensors");
   for (const std::string& file : files) {
     const SafetensorsHeader header = read_safetensors_header(file);
-    const auto handle = opened(file);
+    const auto handle = SourceFile::open(file);
     for (const SafetensorsEntry& entry : header.entries) {
       source->add_tensor(entry.info, {{handle, header.body_offset + entry.begin, whole_box(entry.info.shape)}});
     }

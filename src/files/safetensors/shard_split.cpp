@@ -5,9 +5,12 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+#include <optional>
 #include <unordered_map>
 
 #include "files/base/origin.h"
+#include "hasten/core/number.h"
 
 namespace hasten::files {
 namespace {
@@ -48,14 +51,16 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
   std::vector<size_t> open;
   uint64_t open_bytes = 0;
   std::unordered_map<int64_t, size_t> first_of_storage;
+  std::optional<size_t> first_empty;  // tensors without elements have one storage, as their address 0 says there
   std::unordered_map<size_t, std::vector<size_t>> sharing;  // further tensors of a storage, by its first
   ShardSplit split;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ShardTensor& tensor = tensors[i];
-    if (tensor.storage) {
-      const auto [at, fresh] = first_of_storage.emplace(*tensor.storage, i);
-      if (!fresh) {
-        sharing[at->second].push_back(i);
+    if (tensor.bytes == 0 || tensor.storage) {
+      const size_t first = tensor.bytes == 0 ? first_empty.value_or(i) : first_of_storage.emplace(*tensor.storage, i).first->second;
+      if (tensor.bytes == 0) first_empty = first;
+      if (first != i) {
+        sharing[first].push_back(i);
         continue;
       }
     }
@@ -75,8 +80,12 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
   if (!open.empty()) shards.push_back(std::move(open));
   for (size_t s = 0; s < shards.size(); ++s) {
     std::vector<size_t> members = shards[s];
+    if (shards.size() == 1) {
+      members.resize(tensors.size());
+      std::iota(members.begin(), members.end(), size_t{0});
+    }
     for (const size_t first : shards[s]) {
-      if (const auto more = sharing.find(first); more != sharing.end()) {
+      if (const auto more = sharing.find(first); shards.size() > 1 && more != sharing.end()) {
         members.insert(members.end(), more->second.begin(), more->second.end());
       }
     }
@@ -107,10 +116,8 @@ uint64_t parse_shard_size(std::string_view size) {
     words.resize(words.size() - 2);
     strip(words);
   }
-  char* end = nullptr;
-  const double value = std::strtod(words.c_str(), &end);
-  const bool decimal = words.find_first_not_of("0123456789.eE+-_") == std::string::npos;
-  if (unit == 0 || words.empty() || *end != '\0' || !decimal || !(value * unit < 9e18)) fail();
+  const double value = core::python_number(words).value_or(NAN);
+  if (unit == 0 || !std::isfinite(value) || value * unit >= 9e18) fail();
   return value > 0 ? static_cast<uint64_t>(value * unit) : 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "hasten/core/cpu_quota.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/base/cast.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -83,7 +84,7 @@ void run_on_threads(size_t n, size_t num_threads, const std::function<void(size_
       }
     }
   };
-  const size_t wanted = num_threads != 0 ? num_threads : std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4);
+  const size_t wanted = num_threads != 0 ? num_threads : static_cast<size_t>(std::min(usable_cpus(), 4));
   std::vector<std::thread> threads;
   for (size_t i = 1; i < std::min(wanted, n); ++i) threads.emplace_back(loop);
   loop();

@@ -1,9 +1,9 @@
 // Offload folders: one raw file NAME.dat for each tensor, and index.json, as Accelerate writes and reads them.
 //
 // A .dat file holds little-endian row-major values: one element for a scalar, one zero byte for a tensor without
-// elements. An index entry is {"dtype", "shape"}, with numpy's names, or {"safetensors_file", "weight_name", "dtype"}
-// for a tensor that lies in a safetensors file. The index is written last, by rename: a folder without it counts as
-// empty.
+// elements. An index entry is {"dtype", "shape"}, with numpy's names. For a tensor in a safetensors file it is
+// {"safetensors_file", "weight_name", "dtype"}, and the tensor is read in that dtype. A key that is null counts as left
+// out. The index is written last, by rename: a folder without it counts as empty.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ void merge_offload_index(const std::string& folder, const std::vector<TensorInfo
 /// Returns the index's text: indented by 2, as Accelerate writes it.
 std::string offload_index_text(const core::Value& index);
 
-/// Returns true if the folder has an index of offloaded tensors.
+/// Returns true if the folder has an index of offloaded tensors. Throws: DataError for an index.json that is no JSON.
 bool is_offload_folder(const std::string& folder);
 
 /// Opens a folder. Collective: no. Blocks: on the index. Throws: DataError if the index is none.

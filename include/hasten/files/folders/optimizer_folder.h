@@ -1,8 +1,8 @@
 // An optimizer's state out of a folder of any form, by parameter name, and into Accelerate's and hasten's own.
 //
 // The state is a Python value as FSDP has it: {"state": {NAME: {SLOT: value}}, "param_groups": [{options, "params":
-// [NAME]}]}. Tensors stay in their files until they are written. Python's own files number parameters. Their names come
-// from the model's weights, whose order is the module's.
+// [NAME]}]}. Tensors stay in their files until they are written. Python's own files number parameters in the order of
+// the optimizer's groups. Only `param_names` beside the numbers tells which parameter a number is.
 #pragma once
 
 #include <optional>
@@ -17,9 +17,9 @@
 namespace hasten::files {
 
 /// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
-/// DeepSpeed's. `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns
-/// nothing if the folder has no such optimizer. Collective: no. Blocks: on the files. Throws: DataError for a damaged
-/// file; UsageError if numbered parameters cannot be matched with the weights.
+/// DeepSpeed's. `weights`: the model's, whose shapes the state must have. Returns nothing if the folder has no such
+/// optimizer. Collective: no. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered
+/// parameters without `param_names`, and for state of other shapes.
 std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
 
 /// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.

@@ -31,13 +31,13 @@ struct ShardSplit {
 };
 
 /// Splits tensors, in state_dict order, into files of at most `max_shard_bytes`. A larger tensor gets a file alone.
-/// Tensors of one storage come into one file. `pattern` holds "{suffix}", replaced by "-00001-of-00003", or by nothing
+/// Tensors of one storage come into one file, and so do all tensors without elements. `pattern` holds "{suffix}", replaced by "-00001-of-00003", or by nothing
 /// if there is one file.
 ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t max_shard_bytes,
                              std::string_view pattern = "model{suffix}.safetensors");
 
-/// Returns the bytes of "5GB", "300 mb", "1e-3MB": TB, GB, MB, KB in any case, powers of ten. Bare digits are bytes. A
-/// negative size counts as 0: every tensor gets a file alone.
+/// Returns the bytes of "5GB", "300 mb", "1e-3MB", "1_000KB": TB, GB, MB, KB in any case, powers of ten. The number is
+/// one of Python's. Bare digits are bytes. A negative size counts as 0: every tensor gets a file alone.
 /// Throws: UsageError for anything else.
 uint64_t parse_shard_size(std::string_view size);
 
