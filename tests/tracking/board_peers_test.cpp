@@ -85,6 +85,22 @@ TEST_F(BoardPeers, ChromiumShowsTheCurvesWithoutAnErrorOrARequest) {
   EXPECT_THAT(log, Not(HasSubstr("Refused to")));
 }
 
+TEST_F(BoardPeers, BytesAndTimesHaveTheirUnits) {
+  std::filesystem::create_directories(folder_ / "runs");
+  std::ofstream(folder_ / "runs/journal.jsonl")
+      << R"({"op":"start","t":1000,"project":"p","run_id":"r"})"
+         "\n"
+         R"({"op":"log","t":1000,"step":0,"values":{"memory_bytes":320000000,"epoch_s":1500,"loss":4.788}})"
+         "\n";
+  const std::string page = write("board.html", board_page(board_data(read_runs({folder_ / "runs"}), 0, false)));
+
+  const std::string dom = browse(page, {"--dump-dom"});
+
+  EXPECT_THAT(dom, HasSubstr("305.2 MiB"));
+  EXPECT_THAT(dom, HasSubstr("25 min"));
+  EXPECT_THAT(dom, HasSubstr("4.788"));
+}
+
 TEST_F(BoardPeers, AScreenshotIsNotBlank) {
   write_runs(folder_ / "runs", 3, 500);
   const std::string page = write("board.html", board_page(board_data(read_runs({folder_ / "runs"}), 0, false)));

@@ -310,6 +310,21 @@ TEST_F(Runs, AKilledFollowerIsStartedAgainAndEachPointIsThereOnce) {
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 301);
 }
 
+TEST_F(Runs, AHistogramWithoutAFiniteValueIsLeftOutAndTheRunGoesOn) {
+  const double values[] = {NAN, INFINITY};
+  Trackers trackers(setup_in(folder_, {"tensorboard"}));
+  trackers.init("p");
+  trackers.log_histogram("weights", histogram(values, 2), 0);
+  trackers.log_histogram("weights", histogram(values, 0), 1);
+  trackers.log({{"loss", 2}}, 1);
+  trackers.finish();
+
+  EXPECT_EQ(events_in(folder_ / "p/run").size(), 1u);
+  const std::string journal = text_of(folder_ / "p/run/journal.jsonl");
+  EXPECT_THAT(journal, HasSubstr("the histogram 'weights' of step 0 has no finite value"));
+  EXPECT_THAT(journal, Not(HasSubstr("of step 1 has no")));
+}
+
 TEST_F(Runs, WithoutTheCommandTrackersRunOnAThread) {
   auto setup = setup_in(folder_, {"csv"});
   setup.options.program = "";

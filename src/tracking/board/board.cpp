@@ -9,6 +9,7 @@
 
 #include "hasten/core/base64.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/tracking/board/commands.h"
 #include "tracking/board/event_reader.h"
 #include "tracking/follower/sink.h"
@@ -106,7 +107,7 @@ BoardRun read_journal_run(const std::filesystem::path& folder, const std::string
   std::stable_partition(journals.begin(), journals.end(), [](const auto& path) { return path.stem() == "journal"; });
   for (const auto& journal : journals) {
     const std::string stem = journal.stem().string();
-    const int rank = stem.starts_with("journal-rank") ? std::atoi(stem.c_str() + 12) : 0;
+    const int rank = stem.starts_with("journal-rank") ? core::whole_number<int>(stem.substr(12)).value_or(0) : 0;
     JournalReader reader(journal);
     while (const auto record = reader.next()) add_record(run, *record, rank, folder);
     if (!reader.problems().empty()) {
@@ -274,7 +275,7 @@ void append_run(std::string& out, const BoardRun& run, int64_t& image_bytes_left
 std::string script_hash() {
   std::string bytes;
   for (size_t i = 0; kBoardJsHash[i] != '\0' && kBoardJsHash[i + 1] != '\0'; i += 2) {
-    bytes += static_cast<char>(std::stoi(std::string(kBoardJsHash + i, 2), nullptr, 16));
+    bytes += static_cast<char>(core::whole_number<uint8_t>({kBoardJsHash + i, 2}, 16).value());
   }
   return base64(bytes);
 }

@@ -22,10 +22,53 @@ const number = v => {
 };
 const tick = v => {
   const size = Math.abs(v);
-  return size !== 0 && (size < 1e-3 || size >= 1e5) ? v.toExponential(1) : String(+v.toPrecision(4));
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? (+v.toPrecision(4)).toExponential() : String(+v.toPrecision(4));
 };
 const clock = s => new Date(s * 1000).toLocaleString();
-const span = s => s < 120 ? number(s) + " s" : s < 7200 ? number(s / 60) + " min" : number(s / 3600) + " h";
+const span = s => {
+  const size = Math.abs(s);
+  return size < 120 ? number(s) + " s" : size < 7200 ? number(s / 60) + " min" : number(s / 3600) + " h";
+};
+const bytes = v => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; Math.abs(v) >= 1024 && unit < 4; ++unit) v /= 1024;
+  return +v.toPrecision(4) + " " + units[unit];
+};
+// The unit of a curve by the end of its name, as this project names values: how a value is shown, and its round steps.
+const decimal = { show: number, tick, steps: [1, 2, 5], base: 10 };
+const UNITS = [
+  [/(^|[_/. ])bytes$/i, { show: v => v === null ? "NaN" : bytes(v), tick: bytes, steps: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], base: 1024 }],
+  [/(^|_)(s|sec|seconds)$/i, { show: v => v === null ? "NaN" : span(v), tick: span, steps: [1, 2, 5], base: 10, sixty: true }],
+];
+const unitOf = name => (UNITS.find(([pattern]) => pattern.test(name)) || [null, decimal])[1];
+
+// Round numbers between two, `most` at most: multiples of 1, 2 or 5 times a power of ten, of a power of two for bytes, of
+// parts of a minute, an hour and a day for seconds.
+const SPANS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+function roundSteps(from, to, most, unit) {
+  const least = (to - from) / most;
+  let step = unit.sixty && least > 30 ? SPANS.find(s => s >= least) || Math.ceil(least / 86400) * 86400 : 0;
+  if (!step) {
+    let power = Math.pow(unit.base, Math.floor(Math.log(least) / Math.log(unit.base) + 1e-9));
+    const fit = unit.steps.find(s => s * power >= least * (1 - 1e-9));
+    step = fit ? fit * power : unit.base * power;
+  }
+  const ticks = [];
+  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; ++k) ticks.push(+(k * step).toPrecision(12));
+  return ticks;
+}
+// Of a logarithmic axis, whose ends are exponents: powers of ten, and 2 and 5 times them where there are few.
+function logSteps(from, to) {
+  if (to - from < 0.7) return roundSteps(Math.pow(10, from), Math.pow(10, to), 5, decimal).filter(v => v > 0).map(v => Math.log10(v));
+  const apart = Math.max(1, Math.ceil((to - from) / 6)), ticks = [];
+  for (let k = Math.ceil(from - 1e-9); k <= to + 1e-9; k += apart) ticks.push(k);
+  if (ticks.length > 2) return ticks;
+  const all = [];
+  for (let k = Math.floor(from); k <= to; ++k) for (const m of [1, 2, 5]) all.push(k + Math.log10(m));
+  return all.filter(v => v >= from - 1e-9 && v <= to + 1e-9);
+}
+const FEW_POINTS = 40;
 
 function xOf(curve, run) {
   const mode = $("x").value;
@@ -46,6 +89,7 @@ function smooth(values, w) {
 
 class Chart {
   constructor(title, lines, xLabel) {
+    this.unit = unitOf(title);
     this.lines = lines;
     this.xLabel = xLabel;
     this.canvas = el("canvas");
@@ -67,7 +111,7 @@ class Chart {
   rest() {
     const ends = this.lines.slice(0, 4).map(line => {
       const last = line.y.length - 1;
-      return last < 0 ? "" : (this.lines.length > 1 ? line.name + " " : "") + number(line.y[last]);
+      return last < 0 ? "" : (this.lines.length > 1 ? line.name + " " : "") + this.unit.show(line.y[last]);
     });
     this.tip.textContent = ends.join("   ") + (this.lines.length > 4 ? "   …" : "");
   }
@@ -78,7 +122,7 @@ class Chart {
     const words = this.lines.map(line => {
       let best = 0;
       for (let i = 1; i < line.x.length; ++i) if (Math.abs(line.x[i] - x) < Math.abs(line.x[best] - x)) best = i;
-      return line.x.length ? `${line.name}: ${number(line.y[best])} at ${this.show(line.x[best])}` : "";
+      return line.x.length ? `${line.name}: ${this.unit.show(line.y[best])} at ${this.show(line.x[best])}` : "";
     });
     this.tip.textContent = words.slice(0, 6).join("\n");
   }
@@ -112,19 +156,16 @@ class Chart {
     g.fillStyle = INK;
     g.strokeStyle = LINE;
     g.lineWidth = 1;
-    for (let k = 0; k <= 4; ++k) {
-      const y = y0 + (y1 - y0) * k / 4, at = Math.round(py(y)) + 0.5;
+    for (const y of log ? logSteps(y0, y1) : roundSteps(y0, y1, 5, this.unit)) {
+      const at = Math.round(py(y)) + 0.5;
       g.beginPath();
       g.moveTo(52, at);
       g.lineTo(width - 8, at);
       g.stroke();
       g.textAlign = "right";
-      g.fillText(tick(log ? Math.pow(10, y) : y), 48, at + 4);
+      g.fillText(this.unit.tick(log ? +Math.pow(10, y).toPrecision(12) : y), 48, at + 4);
     }
-    g.textAlign = "left";
-    g.fillText(this.show(x0), 52, height - 6);
-    g.textAlign = "right";
-    g.fillText(this.show(x1), width - 8, height - 6);
+    this.drawX(g, x0, x1, px, height);
     g.save();
     g.beginPath();
     g.rect(52, 4, width - 60, height - 22);
@@ -134,18 +175,21 @@ class Chart {
       g.lineWidth = 1.5;
       g.globalAlpha = line.faint ? 0.25 : 1;
       g.beginPath();
-      let pen = false, drawn = 0, lastX = 0, lastY = 0;
+      let pen = false;
+      const points = [];
       for (let i = 0; i < line.x.length; ++i) {
         const y = take(line.y[i]);
         if (y === null) { pen = false; continue; }
-        lastX = px(line.x[i]);
-        lastY = py(y);
-        if (pen) g.lineTo(lastX, lastY); else g.moveTo(lastX, lastY);
+        const at = [px(line.x[i]), py(y)];
+        if (pen) g.lineTo(...at); else g.moveTo(...at);
         pen = true;
-        drawn += 1;
+        points.push(at);
       }
       g.stroke();
-      if (drawn === 1) { g.fillStyle = line.color; g.fillRect(lastX - 2, lastY - 2, 4, 4); }
+      if (points.length <= FEW_POINTS) {
+        g.fillStyle = line.color;
+        for (const [x, y] of points) g.fillRect(x - 2, y - 2, 4, 4);
+      }
     }
     g.restore();
     if (this.hover) {
@@ -157,6 +201,28 @@ class Chart {
     }
   }
 }
+
+// Labels below the chart: round steps and times, and the ends of a day's clock.
+Chart.prototype.drawX = function (g, x0, x1, px, height) {
+  if (this.xLabel === "wall") {
+    g.textAlign = "left";
+    g.fillText(this.show(x0), 52, height - 6);
+    g.textAlign = "right";
+    g.fillText(this.show(x1), this.width - 8, height - 6);
+    return;
+  }
+  const unit = this.xLabel === "time" ? unitOf("s") : decimal;
+  let end = -Infinity;
+  for (const x of roundSteps(x0, x1, Math.max(2, Math.floor((this.width - 60) / 70)), unit)) {
+    if (this.xLabel === "step" && x !== Math.round(x)) continue;
+    const words = this.show(x), half = g.measureText(words).width / 2;
+    const at = Math.min(Math.max(px(x), 52 + half), this.width - 4 - half);
+    if (at - half < end + 8) continue;
+    end = at + half;
+    g.textAlign = "center";
+    g.fillText(words, at, height - 6);
+  }
+};
 
 let charts = [];
 const visible = () => data.runs.map((run, index) => ({ run, index })).filter(({ run }) => !hidden.has(run.name));
@@ -213,7 +279,7 @@ function rankSection() {
     }
     for (const rank of ranks) {
       table.append(el("tr", {}, el("td", { textContent: rank }), ...keys.map(key => el("td", {
-        textContent: run.ranks[rank][key] ? number(mean(run.ranks[rank][key][2])) : "",
+        textContent: run.ranks[rank][key] ? unitOf(key).show(mean(run.ranks[rank][key][2])) : "",
         className: slow[key] === rank ? "slow" : ""
       }))));
     }

@@ -2,6 +2,7 @@
 #include "tracking/follower/follower_process.h"
 
 #include "hasten/core/error.h"
+#include "hasten/core/shell.h"
 
 namespace hasten::tracking {
 namespace {
@@ -60,7 +61,7 @@ void FollowerProcess::look() {
     given_up_ = true;
     options_.say(text("the process that feeds the trackers ended ", starts_, " times, the last time with exit code ",
                       *code, ". The journal goes on; afterwards run: hasten track recover ",
-                      options_.journal.parent_path().string()));
+                      shell_word(options_.journal.parent_path().string())));
     return;
   }
   try {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/shell.h"
 #include "tracking/journal/embedding.h"
 
 namespace hasten::tracking {
@@ -264,7 +265,8 @@ void Sink::park(const std::string& reason) {
   state_.error = reason;
   context_->say(text("the tracker '", config_.name, "' is given up: ", reason,
                      " The journal keeps everything; later: hasten track sync ",
-                     context_->options.journal.parent_path().string(), " --to ", config_.name));
+                     shell_word(context_->options.journal.parent_path().string()), " --to ",
+                     shell_word(config_.name)));
   try {
     acknowledge();
   } catch (const std::exception&) {

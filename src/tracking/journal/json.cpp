@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::tracking {
@@ -122,7 +123,7 @@ class Parser {
     } else {
       const auto as_double = std::from_chars(first, last, number);
       if (as_double.ec == std::errc::result_out_of_range && as_double.ptr == last) {
-        number = std::strtod(std::string(first, last).c_str(), nullptr);
+        number = core::real_number({first, last}).value_or(0);
       } else if (as_double.ec != std::errc() || as_double.ptr != last) {
         return fail("no value");
       }

@@ -141,10 +141,7 @@ Histogram histogram(const double* values, size_t num_values) {
     // As numpy.histogram: bucket k holds limits[k-1] <= value < limits[k].
     counts[static_cast<size_t>(std::upper_bound(kLimits.begin(), kLimits.end(), value) - kLimits.begin())] += 1;
   }
-  if (result.num == 0) {
-    throw UsageError(Origin{"tracking"}, "a histogram of ", num_values,
-                     " values, none of which is finite; expected at least one. Leave it out for this step.");
-  }
+  if (result.num == 0) return {};
   size_t first = 0, last = counts.size() - 1;
   while (counts[first] == 0) ++first;
   while (counts[last] == 0) --last;

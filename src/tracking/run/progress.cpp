@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::tracking {
@@ -55,9 +56,7 @@ std::string duration(double seconds) {
 
 // Three digits where it matters: 0.53, 42.1, 2613.
 std::string number(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.*f", value < 10 ? 2 : value < 100 ? 1 : 0, value);
-  return digits;
+  return core::fixed_text(value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
 // Steps a second, 0 if unknown.

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <exception>
 #include <random>
+#include <set>
+#include <string>
 
 #include "hasten/core/error.h"
+#include "hasten/core/shell.h"
 #include "hasten/core/socket.h"
 #include "hasten/tracking/follower/follower.h"
 #include "tracking/follower/follower_process.h"
@@ -116,6 +119,7 @@ struct Trackers::Impl {
   bool initialised = false, finished = false, said_back = false;
   std::string run_id, resumed_run;
   std::optional<int64_t> resumed_step;
+  std::set<std::string> empty_histograms;  ///< keys that were reported
   std::filesystem::path folder;
   int64_t calls_without_step = 0, last_step = 0;
   std::vector<std::string> names;
@@ -234,7 +238,7 @@ void Trackers::Impl::finish(RunEnd end, bool waits) {
   if (!all) {
     logger.warning(
         text("not everything has reached the trackers. The journal has it all; to complete them: hasten track recover ",
-             folder.string()),
+             shell_word(folder.string())),
         {.main_process_only = false});
   }
   std::unique_ptr<ActiveRun> ended;
@@ -331,6 +335,12 @@ void Trackers::log_histogram(const std::string& key, const Histogram& h, std::op
   require_keys({{key, 0}});
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
+  if (h.num == 0) {
+    // A run that diverges goes on, and its other curves show where.
+    if (impl_->empty_histograms.insert(key).second)
+      impl_->run->say(text("the histogram '", key, "' of step ", number, " has no finite value and is left out"));
+    return;
+  }
   impl_->push(core::Value::map({{"op", "histogram"},
                                 {"t", unix_time_s()},
                                 {"step", number},

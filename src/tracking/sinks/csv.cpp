@@ -6,8 +6,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
+#include <string_view>
+#include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "tracking/journal/json.h"
 
 namespace hasten::tracking {
@@ -27,6 +31,22 @@ std::string number_text(const core::Value& value) {
   return quoted(json);
 }
 
+constexpr std::string_view kHead = "step,time,key,value\n";
+
+// Rows of a file, each with its line end; a quoted value may have line ends as well.
+std::vector<std::string_view> rows_of(std::string_view text) {
+  std::vector<std::string_view> rows;
+  size_t begin = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    is_quoted ^= text[i] == '"';
+    if (text[i] != '\n' || is_quoted) continue;
+    rows.push_back(text.substr(begin, i + 1 - begin));
+    begin = i + 1;
+  }
+  return rows;
+}
+
 class Csv : public Tracker {
  public:
   const TrackerTraits& traits() const noexcept override { return traits_; }
@@ -40,13 +60,14 @@ class Csv : public Tracker {
     std::error_code failed;
     std::filesystem::create_directories(folder_, failed);
     path_ = folder_ / "metrics.csv";
-    const bool goes_on = length_ > 0 && std::filesystem::exists(path_, failed) &&
-                         static_cast<int64_t>(std::filesystem::file_size(path_)) >= length_;
+    const bool goes_on = length_ > 0 && std::filesystem::exists(path_, failed);
+    // A file that is shorter was written anew by a rewind, whose record follows again.
+    if (goes_on) length_ = std::min(length_, static_cast<int64_t>(std::filesystem::file_size(path_)));
     if (goes_on) std::filesystem::resize_file(path_, static_cast<uintmax_t>(length_));
     file_.open(path_, std::ios::binary | (goes_on ? std::ios::app : std::ios::trunc));
     if (!goes_on) {
       length_ = 0;
-      write("step,time,key,value\n");
+      write(std::string(kHead));
     }
     require();
   }
@@ -68,6 +89,30 @@ class Csv : public Tracker {
       write(row + "\n");
     }
     require();
+  }
+
+  // Writes the file anew without the rows behind the step. A row that a follower's restart has doubled stays once.
+  bool rewind(int64_t step) override {
+    file_.close();
+    std::ifstream before(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(before), {}};
+    const std::filesystem::path fresh = path_.string() + ".new";
+    std::ofstream after(fresh, std::ios::binary | std::ios::trunc);
+    std::set<std::string_view> seen;
+    length_ = 0;
+    for (const std::string_view row : rows_of(text)) {
+      const auto of_row = core::whole_number<int64_t>(row.substr(0, row.find(',')));
+      if ((of_row && *of_row > step) || !seen.insert(row).second) continue;
+      after << row;
+      length_ += static_cast<int64_t>(row.size());
+    }
+    after.close();
+    std::error_code failed;
+    if (after) std::filesystem::rename(fresh, path_, failed);
+    file_.open(path_, std::ios::binary | std::ios::app);
+    if (!after || failed) file_.setstate(std::ios::failbit);
+    require();
+    return true;
   }
 
   core::Value flush() override {

@@ -11,6 +11,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/http.h"
+#include "hasten/core/number.h"
 #include "tracking/journal/json.h"
 #include "tracking/sinks/mlflow_requests.h"
 
@@ -193,7 +194,7 @@ class Mlflow : public Tracker {
     for (int attempt = 0;; ++attempt) {
       http::Response response = client_.send(request);
       // Other failures are repeated by the follower.
-      const int wait_s = std::atoi(response.header("retry-after").c_str());
+      const int wait_s = core::whole_number<int>(response.header("retry-after")).value_or(0);
       if ((response.status != 429 && response.status != 503) || wait_s <= 0 || wait_s > 60 || attempt == 7)
         return response;
       std::this_thread::sleep_for(std::chrono::seconds(wait_s));

@@ -166,7 +166,7 @@ struct Histogram {
 
 /// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero. Returns those in
 /// use and an empty one before them, as torch.utils.tensorboard's `bins="tensorflow"`.
-/// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
+/// If no value is finite, `num` is 0. Collective: no. Blocks: no. Throws: nothing.
 Histogram histogram(const double* values, size_t num_values);
 
 /// Points of many dimensions, for TensorBoard's projector: row i of `values` has a line of `metadata` and a picture, if
