@@ -114,12 +114,23 @@ std::string Asker::ask(const std::string& question, const std::string& fallback)
   return line.empty() ? fallback : line;
 }
 
-int64_t Asker::number(const std::string& question, int64_t fallback, int64_t least) {
+int64_t Asker::number(const std::string& question, int64_t fallback, const Range& range) {
   while (true) {
     const std::string line = ask(question, text(fallback));
     const auto number = whole_number(line);
-    if (number && *number >= least) return *number;
-    std::cout << "'" << line << "' is not a whole number of at least " << least << ".\n";
+    if (number && *number >= range.least && *number <= range.most && *number % range.multiple_of == 0) return *number;
+    std::cout << "'" << line << "' is not a whole number "
+              << (range.most == INT64_MAX ? text("of at least ", range.least)
+                                          : text("between ", range.least, " and ", range.most))
+              << (range.multiple_of == 1 ? "" : text(" that ", range.multiple_of, " divides")) << ".\n";
+  }
+}
+
+std::string Asker::need(const std::string& question) {
+  while (true) {
+    std::string line = ask(question);
+    if (!line.empty()) return line;
+    std::cout << "This has no default.\n";
   }
 }
 

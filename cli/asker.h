@@ -9,6 +9,12 @@
 
 namespace hasten::cli {
 
+/// Which whole numbers are an answer.
+struct Range {
+  int64_t least = 0, most = INT64_MAX;
+  int64_t multiple_of = 1;
+};
+
 class Asker {
  public:
   /// `interactive`: menus. Default: where standard input and output are terminals.
@@ -21,8 +27,11 @@ class Asker {
   /// The answer as it is typed, `fallback` for an empty line.
   std::string ask(const std::string& question, const std::string& fallback = "");
 
-  /// A whole number of at least `least`; asks again until it is one.
-  int64_t number(const std::string& question, int64_t fallback, int64_t least);
+  /// The same without a default; asks again until something is typed.
+  std::string need(const std::string& question);
+
+  /// A whole number within the range; asks again until it is one.
+  int64_t number(const std::string& question, int64_t fallback, const Range& range);
 
   /// Yes or no; asks again until it is one of them.
   bool yes(const std::string& question, bool fallback);

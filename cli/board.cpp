@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/tracking/board/board.h"
 #include "help.h"
 #include "options.h"
@@ -38,7 +39,7 @@ int board(const std::vector<std::string>& words) {
     std::signal(SIGTERM, [](int) { board_ends = 1; });
     tracking::serve_board(
         folders, line.has("bind") ? line.text("bind") : "127.0.0.1",
-        line.has("port") ? std::stoi(line.text("port")) : 6007,
+        line.has("port") ? core::whole_number<int>(line.text("port")).value() : 6007,
         [](const std::string& address) { std::cout << "board at " << address << " (Ctrl-C ends it)" << std::endl; },
         [] { return board_ends != 0; });
     return 0;

@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/core/value.h"
 #include "hasten/files/base/cast.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -328,8 +329,8 @@ int prune(const CommandLine& line) {
   }
   std::vector<int64_t> numbers;
   for (const auto& [number, path] : complete) numbers.push_back(number);
-  files::Retention retention{.total_limit = std::stoll(line.text("keep"))};
-  if (line.has("keep_every")) retention.keep_every = std::stoll(line.text("keep_every"));
+  files::Retention retention{.total_limit = core::whole_number<int64_t>(line.text("keep")).value()};
+  if (line.has("keep_every")) retention.keep_every = core::whole_number<int64_t>(line.text("keep_every"));
   for (const int64_t number : files::to_delete(numbers, retention)) {
     if (!line.has("dry_run")) files::remove_durably(files::real_disk(), complete[number]);
     std::cout << (line.has("dry_run") ? "would remove " : "removed ") << complete[number] << "\n";

@@ -22,9 +22,10 @@ const HelpText kHelp = {"hasten config [default|update] [OPTIONS]",
                         "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
                         "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
 
-int ask(const std::string& path) {
+int ask(const std::string& path, const std::string& precision) {
+  if (!precision.empty()) launcher::basic_config(precision, 0);  // refuses other words before the first question
   Asker asker;
-  const launcher::ConfigMap answers = interview(asker);
+  const launcher::ConfigMap answers = interview(asker, precision);
   launcher::save_config(answers, path);
   // Reads the file back: open answers are filled in, and the file is valid.
   launcher::save_config(launcher::load_config(path).values, path);
@@ -59,8 +60,12 @@ int config(const std::vector<std::string>& words) {
   const std::string path =
       line.has("config_file") ? line.text("config_file") : launcher::default_config_path(Environment::current());
   const std::string what = line.rest.empty() ? "" : line.rest.front();
-  if (what.empty()) return ask(path);
+  if (what.empty()) return ask(path, line.has("mixed_precision") ? line.text("mixed_precision") : "");
   if (what == "default") return write_default(line, path);
+  if (what == "update" && line.has("mixed_precision")) {
+    throw UsageError({"config"}, "update takes the precision from the file, so --mixed_precision ",
+                     line.text("mixed_precision"), " has no place. Change the file, or write it anew with hasten config.");
+  }
   if (what == "update") return update(path);
   throw UsageError({"config"}, "unknown word '", what, "'", did_you_mean(what, {"default", "update"}),
                    " See hasten config --help.");

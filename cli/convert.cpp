@@ -31,7 +31,7 @@ const HelpText kHelp = {"hasten convert IN OUT [OPTIONS]",
 const HelpText kZeroHelp = {
     "hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR [OPTIONS]",
     "Merges the fp32 weights of a DeepSpeed ZeRO checkpoint, as the script zero_to_fp32.py in its folder does.",
-    "The same as hasten convert --from deepspeed."};
+    "Folders of save_checkpoint in hasten's own form, and all others that hasten convert reads, are taken as well."};
 
 struct Replacement {
   std::regex old;
@@ -148,9 +148,9 @@ int zero_to_fp32(const std::vector<std::string>& words) {
     return 0;
   }
   const files::TensorSourcePtr source =
-      files::open_source(line.rest[0], {.form = "deepspeed",
-                                        .tag = line.text("tag"),
+      files::open_source(line.rest[0], {.tag = line.text("tag"),
                                         .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
+  for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
   if (line.has("debug")) {
     for (const std::string& name : source->names())
       std::cout << name << " [" << join(source->info(name).shape) << "]\n";

@@ -18,6 +18,7 @@
 
 #include "commands.h"
 #include "hasten/core/env.h"
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/core/version.h"
 #include "hasten/launch/base/machine.h"
@@ -98,10 +99,8 @@ std::string memory() {
   struct sysinfo info = {};
   sysinfo(&info);
   const double unit = static_cast<double>(info.mem_unit) / (1 << 30);
-  char line[64];
-  std::snprintf(line, sizeof line, "%.1f GiB, %.1f GiB free", static_cast<double>(info.totalram) * unit,
-                static_cast<double>(info.freeram) * unit);
-  return line;
+  const auto gibibytes = [&](unsigned long pages) { return core::fixed_text(static_cast<double>(pages) * unit, 1); };
+  return gibibytes(info.totalram) + " GiB, " + gibibytes(info.freeram) + " GiB free";
 }
 
 Json configuration(const std::optional<launcher::Config>& config) {

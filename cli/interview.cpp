@@ -12,7 +12,7 @@ using launcher::ConfigValue;
 
 class Interview {
  public:
-  explicit Interview(Asker& asker) : asker_(asker) {}
+  Interview(Asker& asker, std::string precision) : asker_(asker), precision_(std::move(precision)) {}
 
   ConfigMap on_this_machine() {
     set("compute_environment", std::string("LOCAL_MACHINE"));
@@ -36,7 +36,7 @@ class Interview {
     const std::vector<std::string> types = {"NO", "DATA_PARALLEL"};
     set("distributed_type", types[asker_.choose("How shall it be distributed?", {"not at all", "data parallelism"})]);
     set("ec2_instance_type", asker_.ask("EC2 instance type", "ml.p3.2xlarge"));
-    set("num_machines", asker_.number("How many machines", 1, 1));
+    set("num_machines", asker_.number("How many machines", 1, {.least = 1}));
     precision();
     return std::move(values_);
   }
@@ -69,12 +69,13 @@ class Interview {
   }
 
   void machines() {
-    const int64_t number = asker_.number("How many machines", 1, 1);
+    const int64_t number = asker_.number("How many machines", 1, {.least = 1});
     set("num_machines", number);
+    num_machines_ = number;
     if (number > 1) {
-      set("machine_rank", asker_.number("Number of this machine, from 0", 0, 0));
-      set("main_process_ip", asker_.ask("Address of the first machine"));
-      set("main_process_port", asker_.number("Port on it", 29500, 1));
+      set("machine_rank", asker_.number("Number of this machine, from 0", 0, {.least = 0, .most = number - 1}));
+      set("main_process_ip", asker_.need("Address of the first machine"));
+      set("main_process_port", asker_.number("Port on it", 29500, {.least = 1, .most = 65535}));
       const bool same_network = asker_.yes("Are all machines in one network", true);
       set("same_network", same_network);
       if (!same_network) set("rdzv_backend", choice("How do they find each other?", {"static", "c10d", "etcd"}));
@@ -128,7 +129,7 @@ class Interview {
                {choice("Where does the optimizer state lie?", {"none", "cpu", "nvme"})});
         set_in(section, "offload_param_device", {choice("Where do parameters lie?", {"none", "cpu", "nvme"})});
       }
-      set_in(section, "gradient_accumulation_steps", {asker_.number("Batches to a step", 1, 1)});
+      set_in(section, "gradient_accumulation_steps", {asker_.number("Batches to a step", 1, {.least = 1})});
       if (stage == 3) set_in(section, "zero3_save_16bit_model", {asker_.yes("Save whole models in 16 bits", false)});
     }
     set_in(section, "zero3_init_flag", {asker_.yes("Build models in shards (stage 3)", false)});
@@ -153,7 +154,7 @@ class Interview {
       const std::string classes = asker_.ask("Classes that make a unit, separated by commas (empty: the model says)");
       if (!classes.empty()) set_in(section, "fsdp_transformer_layer_cls_to_wrap", {classes});
     } else if (policy == "SIZE_BASED_WRAP") {
-      set_in(section, "fsdp_min_num_params", {asker_.number("The smallest unit, in parameters", 100000000, 1)});
+      set_in(section, "fsdp_min_num_params", {asker_.number("The smallest unit, in parameters", 100000000, {.least = 1})});
     }
     if (version == 1) {
       set_in(section, "fsdp_backward_prefetch",
@@ -178,19 +179,19 @@ class Interview {
                                                          {"tp_size", "Tensor parallelism"},
                                                          {"cp_size", "Context parallelism"}};
     for (const auto& [key, question] : sizes) {
-      set_in("parallelism_config", std::string("parallelism_config_").append(key), {asker_.number(question, 1, 1)});
+      set_in("parallelism_config", std::string("parallelism_config_").append(key), {asker_.number(question, 1, {.least = 1})});
     }
   }
 
   void megatron() {
     type_ = "MEGATRON_LM";
     const char* section = "megatron_lm_config";
-    const int64_t tensor = asker_.number("Tensor parallelism", 1, 1);
+    const int64_t tensor = asker_.number("Tensor parallelism", 1, {.least = 1});
     set_in(section, "megatron_lm_tp_degree", {tensor});
     if (tensor > 1) set_in(section, "megatron_lm_sequence_parallelism", {asker_.yes("Split sequences as well", true)});
-    const int64_t pipeline = asker_.number("Pipeline parallelism", 1, 1);
+    const int64_t pipeline = asker_.number("Pipeline parallelism", 1, {.least = 1});
     set_in(section, "megatron_lm_pp_degree", {pipeline});
-    if (pipeline > 1) set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, 1)});
+    if (pipeline > 1) set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, {.least = 1})});
     set_in(section, "megatron_lm_recompute_activations", {asker_.yes("Compute activations again in backward", true)});
     set_in(section, "megatron_lm_use_distributed_optimizer", {asker_.yes("Shard the optimizer state", true)});
     set_in(section, "megatron_lm_gradient_clipping", {1.0});
@@ -210,7 +211,8 @@ class Interview {
 
   void processes() {
     const bool one = type_ == "NO";
-    set("num_processes", one ? int64_t{1} : asker_.number("How many processes, on all machines", 1, 1));
+    const Range range{.least = num_machines_, .multiple_of = num_machines_};
+    set("num_processes", one ? int64_t{1} : asker_.number("How many processes, on all machines", num_machines_, range));
     if (cpu() || type_ == "XLA") return;
     set("gpu_ids", asker_.ask("Which GPUs of this machine", "all"));
     set("enable_cpu_affinity", asker_.yes("Bind processes to the cores near their GPUs", false));
@@ -218,17 +220,22 @@ class Interview {
 
   bool cpu() const { return *launcher::find_value(values_, "use_cpu")->as<bool>(); }
 
-  void precision() { set("mixed_precision", choice("What shall it compute in?", {"no", "fp16", "bf16", "fp8"})); }
+  void precision() {
+    set("mixed_precision",
+        precision_.empty() ? choice("What shall it compute in?", {"no", "fp16", "bf16", "fp8"}) : precision_);
+  }
 
   Asker& asker_;
   ConfigMap values_;
+  const std::string precision_;  // given before; else empty
   std::string type_;
+  int64_t num_machines_ = 1;
 };
 
 }  // namespace
 
-ConfigMap interview(Asker& asker) {
-  Interview questions(asker);
+ConfigMap interview(Asker& asker, const std::string& precision) {
+  Interview questions(asker, precision);
   const size_t where = asker.choose("Where shall it run?", {"machines of your own", "Amazon SageMaker"});
   return where == 0 ? questions.on_this_machine() : questions.on_sagemaker();
 }

@@ -6,7 +6,8 @@
 
 namespace hasten::cli {
 
-/// Asks the questions of such a file. A question depends on the answers before it.
-launcher::ConfigMap interview(Asker& asker);
+/// Asks the questions of such a file. A question depends on the answers before it. `precision`: the answer to that
+/// question if it was given before, else "".
+launcher::ConfigMap interview(Asker& asker, const std::string& precision = "");
 
 }  // namespace hasten::cli

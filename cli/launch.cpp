@@ -13,6 +13,7 @@
 #include "hasten/launch/output/stream_choice.h"
 #include "hasten/launch/plan/affinity.h"
 #include "hasten/launch/plan/compose_environment.h"
+#include "hasten/launch/plan/missing_devices.h"
 #include "hasten/launch/remote/remote_run.h"
 #include "hasten/launch/run/elastic_run.h"
 #include "hasten/launch/run/local_run.h"
@@ -107,6 +108,8 @@ int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settin
 
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine, const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
+  if (const auto missing = launcher::missing_devices(settings, machine, environment); !missing.empty())
+    launcher::refuse("launch", missing, "See hasten launch --help.");
   if (plan.run_id.empty()) plan.run_id = made_up_name();
   const Program program = launcher::find_program(words, environment, program_kind(settings));
   const std::vector<std::set<int>> cpus = bindings(settings, machine, plan);

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/plan/shard_memory.h"
 #include "hasten/settings/deepspeed_config.h"
@@ -81,7 +82,7 @@ int plan_command(const std::vector<std::string>& words) {
   if (line.rest.empty())
     throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
   const auto integer = [&](const char* name, int otherwise) {
-    return line.has(name) ? std::stoi(line.text(name)) : otherwise;
+    return line.has(name) ? core::whole_number<int>(line.text(name)).value() : otherwise;
   };
   const Counted counted = count(line.rest.front());
   plan::ShardMemoryInput input{.parameters = counted.parameters,
@@ -93,7 +94,7 @@ int plan_command(const std::vector<std::string>& words) {
   if (line.has("optimizer_bytes")) input.optimizer_bytes = integer("optimizer_bytes", 8);
   std::optional<int64_t> limit;
   if (line.has("limit_gib"))
-    limit = static_cast<int64_t>(std::stod(line.text("limit_gib")) * static_cast<double>(int64_t{1} << 30));
+    limit = static_cast<int64_t>(core::real_number(line.text("limit_gib")).value() * static_cast<double>(int64_t{1} << 30));
   std::cout << plan::describe(input, plan::shard_memory(input), limit);
   return 0;
 }

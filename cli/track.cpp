@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/tracking/board/commands.h"
 #include "help.h"
 #include "options.h"
@@ -24,7 +25,7 @@ const HelpText kTrackHelp = {"hasten track status|recover|sync DIR [OPTIONS]",
                              "tracker, with the variables of its client. DIR is a run's folder or one above it."};
 
 double number(const launcher::CommandLine& line, const char* name, double fallback) {
-  return line.has(name) ? std::stod(line.text(name)) : fallback;
+  return line.has(name) ? core::real_number(line.text(name)).value() : fallback;
 }
 
 void say_line(const std::string& line) {

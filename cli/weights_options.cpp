@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::cli {
 namespace {
@@ -167,9 +168,7 @@ std::string size_words(uint64_t bytes) {
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 999.5 && unit < 4; ++unit) value /= 1000;
-  char words[48];
-  std::snprintf(words, sizeof words, unit == 0 || value >= 99.5 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return words;
+  return core::fixed_text(value, unit == 0 || value >= 99.5 ? 0 : 1) + " " + kUnits[unit];
 }
 
 }  // namespace hasten::cli

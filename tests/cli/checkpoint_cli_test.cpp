@@ -104,6 +104,46 @@ TEST_F(CheckpointCommands, ConvertTakesTheOptimizersStateAlong) {
   }
 }
 
+// FSDP2 on 16 ranks, AdamW, a group for each of five layers.
+TEST_F(CheckpointCommands, ConvertKeepsTheGroupsOfAnOptimizerOfManyRanksInTheirOrder) {
+  const CommandResult result =
+      run({"convert", kGolden + "folders/accelerate_fsdp_adamw_w16_5_groups", at("out"), "--to", "accelerate"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto file = files::PythonFile::open(at("out/optimizer.bin"));
+  const auto& groups = file.value().at("param_groups");
+  ASSERT_EQ(groups.size(), 5u);
+  int64_t next = 0;
+  for (size_t g = 0; g < 5; ++g) {
+    EXPECT_THAT(groups[g].at("param_names")[0].as_string(), StartsWith(std::to_string(g) + "."));
+    for (const auto& number : groups[g].at("params").as_items()) EXPECT_EQ(number.as_int(), next++);
+  }
+  EXPECT_EQ(file.value().at("state").size(), static_cast<size_t>(next));
+}
+
+TEST_F(CheckpointCommands, ConvertRefusesNumbersWithoutNamesAndWritesNothing) {
+  const CommandResult result = run({"convert", kGolden + "python_files/save_state_sgd_w2/state", at("out"), "--to",
+                                    "hasten"});
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--only model"));
+  EXPECT_THAT(result.err, HasSubstr("load_state"));
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
+TEST_F(CheckpointCommands, ZeroToFp32TakesTheFolderOfSaveCheckpoint) {
+  make_checkpoint("run/step_5");
+  std::ofstream(at("run/latest")) << "step_5";
+
+  const CommandResult result = run({"zero-to-fp32", at("run"), at("out")});
+  const CommandResult frozen = run({"zero-to-fp32", at("run"), at("out2"), "--exclude_frozen_parameters"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_equal(at("out"), kDcp + "/merged");
+  EXPECT_EQ(frozen.exit_code, 2);
+  EXPECT_THAT(frozen.err, HasSubstr("only DeepSpeed's does"));
+}
+
 TEST_F(CheckpointCommands, ConvertGoesRoundWithoutALoss) {
   std::string from = kDcp + "/merged/model.safetensors";
   for (const auto& [to, out] : std::vector<std::pair<std::string, std::string>>{

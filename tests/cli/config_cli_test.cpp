@@ -96,6 +96,28 @@ TEST_F(Config, AsksAgainUntilAnAnswerFits) {
   EXPECT_THAT(result.out, HasSubstr("Please answer yes or no.\n"));
 }
 
+TEST_F(Config, AsksAgainForWhatALaunchWouldRefuse) {
+  // several CPU processes, 2 machines, number 3, then 1, no address, then one, port 70000, then 29501 …, 1 process, then 4
+  const CommandResult result = answer(
+      "0\\n1\\n2\\n3\\n1\\n\\n10.0.0.1\\n70000\\n29501\\nyes\\nno\\nno\\nno\\n1\\n3\\n4\\n\\n",
+      "--config_file " + path("c.yaml"));
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("'3' is not a whole number between 0 and 1.\n"));
+  EXPECT_THAT(result.out, HasSubstr("This has no default.\n"));
+  EXPECT_THAT(result.out, HasSubstr("'70000' is not a whole number between 1 and 65535.\n"));
+  EXPECT_THAT(result.out, HasSubstr("'1' is not a whole number of at least 2 that 2 divides.\n"));
+  EXPECT_THAT(content_of("c.yaml"), HasSubstr("num_machines: 2\nnum_processes: 4\n"));
+}
+
+TEST_F(Config, APrecisionThatWasGivenIsNotAskedFor) {
+  const CommandResult result = answer("\\n0\\nyes\\n\\n\\n", "--mixed_precision bf16");
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(content_of("accelerate/default_config.yaml"), kOneCpuProcess);
+  EXPECT_EQ(config({"update", "--mixed_precision", "bf16"}).exit_code, 2);
+}
+
 TEST_F(Config, WritesNothingIfTheAnswersEnd) {
   const CommandResult result = answer("0\\n");
 

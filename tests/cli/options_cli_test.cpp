@@ -90,8 +90,30 @@ TEST_F(Options, TheConfigurationFileChoosesTheRun) {
       write("other.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n");
 
   EXPECT_EQ(launch({"sh", "-c", "echo $WORLD_SIZE"}).out, "3\n3\n3\n");
-  EXPECT_EQ(launch({"--config-file", other, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION"}).out, "fp16\nfp16\n");
+  // A machine with a GPU, which that file asks for.
+  write("machine/dev/nvidia0", "");
+  EXPECT_EQ(launch({"--config-file", other, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION"},
+                   {{"HASTEN_MACHINE_ROOT", path("machine")}})
+                .out,
+            "fp16\nfp16\n");
   EXPECT_EQ(launch({"-n", "1", "sh", "-c", "echo $WORLD_SIZE"}).out, "1\n");
+}
+
+TEST_F(Options, DevicesThatAreNotThereAreRefusedBeforeAnythingStarts) {
+  write("machine/proc/version", "");
+  const std::map<std::string, std::string> bare{{"HASTEN_MACHINE_ROOT", path("machine")}};
+  const std::string file = write("xla.yaml", "distributed_type: XLA\nnum_processes: 2\n");
+
+  const CommandResult gpus = launch({"--multi_gpu", "-n", "2", "touch", path("started")}, bare);
+  const CommandResult tpu = launch({"--config_file", file, "touch", path("started")}, bare);
+  const CommandResult planned = launch({"--explain", "--multi_gpu", "-n", "2", "touch", path("started")}, bare);
+
+  EXPECT_EQ(gpus.exit_code, 2);
+  EXPECT_THAT(gpus.err, HasSubstr("--multi_gpu asks for GPUs, and this machine has none"));
+  EXPECT_EQ(tpu.exit_code, 2);
+  EXPECT_THAT(tpu.err, HasSubstr("distributed_type XLA (xla.yaml) asks for TPUs"));
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_FALSE(fs::exists(path("started")));
 }
 
 TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {

@@ -1,15 +1,17 @@
-// Reading /sys and /proc; see machine.h.
+// Reading /sys, /proc and /dev; see machine.h.
 #include "hasten/launch/base/machine.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
+#include "hasten/core/cpu_quota.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -66,6 +68,33 @@ int cache_of(const std::string& cpu_folder, int fallback) {
   }
 }
 
+// The entries of a folder that are `stem` and a number.
+size_t num_numbered(const std::string& folder, const std::string& stem) {
+  size_t count = 0;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename();
+    const std::string number = name.starts_with(stem) ? name.substr(stem.size()) : "";
+    count += !number.empty() && std::all_of(number.begin(), number.end(), ::isdigit);
+  }
+  return count;
+}
+
+// GPUs that NVIDIA's driver for PCI does not list: its device files in a sandbox, AMD's, one behind Windows or on a chip.
+size_t num_gpus_elsewhere(const std::string& root) {
+  if (const size_t files = num_numbered(root + "/dev", "nvidia"); files > 0) return files;
+  size_t count = 0;
+  std::error_code none;
+  for (const auto& node : fs::directory_iterator(root + "/sys/class/kfd/kfd/topology/nodes", none)) {
+    count += number_of(node.path() / "gpu_id", 0) != 0;
+  }
+  if (count > 0) return count;
+  for (const char* file : {"/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu"}) {
+    if (fs::exists(root + file, none)) return 1;
+  }
+  return 0;
+}
+
 // NVIDIA's driver lists its GPUs by their place on the bus, the order of CUDA_DEVICE_ORDER=PCI_BUS_ID.
 std::vector<int> nodes_of_gpus(const std::string& root) {
   std::vector<std::string> places;
@@ -78,7 +107,28 @@ std::vector<int> nodes_of_gpus(const std::string& root) {
   for (const std::string& place : places) {
     nodes.push_back(number_of(root + "/sys/bus/pci/devices/" + place + "/numa_node", -1));
   }
+  if (nodes.empty()) nodes.assign(num_gpus_elsewhere(root), -1);
   return nodes;
+}
+
+// Accelerators of other makers, by the device files of their drivers.
+std::set<std::string> accelerators_of(const std::string& root) {
+  static const std::pair<const char*, std::pair<const char*, const char*>> kFiles[] = {
+      {"TPU", {"/dev", "accel"}},         {"HPU", {"/dev/accel", "accel"}}, {"NPU", {"/dev", "davinci"}},
+      {"MLU", {"/dev", "cambricon_dev"}}, {"MUSA", {"/dev", "mtgpu"}},      {"SDAA", {"/dev", "tcaicard"}},
+      {"XPU", {"/dev/dri", "render"}},    {"NEURON", {"/dev", "neuron"}}};
+  std::set<std::string> found;
+  for (const auto& [kind, place] : kFiles) {
+    if (num_numbered(root + place.first, place.second) > 0) found.insert(kind);
+  }
+  // Later TPUs have no file of their own; gVNIC, a network card, has the same maker.
+  static const std::set<std::string> kTpus = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"};
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(root + "/sys/bus/pci/devices", none)) {
+    const bool is_googles = line_of(entry.path() / "vendor") == "0x1ae0";
+    if (is_googles && kTpus.count(line_of(entry.path() / "device")) != 0) found.insert("TPU");
+  }
+  return found;
 }
 
 // The GPUs that CUDA_VISIBLE_DEVICES leaves. Names that are no numbers (GPU-…, MIG-…) have no known node.
@@ -102,10 +152,15 @@ std::vector<int> visible(const std::vector<int>& nodes, const Environment& envir
 int Machine::num_physical_cores() const {
   std::set<int> cores;
   for (const Cpu& cpu : cpus) cores.insert(cpu.core);
-  return static_cast<int>(cores.size());
+  return std::max(1, std::min(static_cast<int>(cores.size()), cpu_quota.value_or(INT_MAX)));
 }
 
-Machine this_machine(const Environment& environment, const std::string& root) {
+int Machine::num_cpus() const {
+  return std::max(1, std::min(static_cast<int>(cpus.size()), cpu_quota.value_or(INT_MAX)));
+}
+
+Machine this_machine(const Environment& environment, std::string root) {
+  if (root.empty()) root = environment.text("HASTEN_MACHINE_ROOT").value_or("");
   Machine machine;
   const std::map<int, int> nodes = node_of_cpus(root);
   for (const int number : allowed_cpus()) {
@@ -118,6 +173,8 @@ Machine this_machine(const Environment& environment, const std::string& root) {
                             .cache = cache_of(folder, number)});
   }
   machine.gpu_nodes = visible(nodes_of_gpus(root), environment);
+  machine.accelerators = accelerators_of(root);
+  machine.cpu_quota = hasten::cpu_quota(root);
   std::error_code ignored;
   machine.folder = fs::current_path(ignored);
   return machine;

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "hasten/core/text.h"
+#include "hasten/launch/options/option_table.h"
 
 namespace hasten::launcher {
 namespace {
@@ -122,6 +123,30 @@ std::string problem_with_choice(const std::string& name, const ConfigValue& valu
   return text("'", name, ": ", *word, "' is not one of ", join(choices), did_you_mean(*word, choices));
 }
 
+// A key that is none of `names`.
+std::string unknown_key(const std::string& name, const std::string& shown, const std::vector<std::string>& names) {
+  const std::string_view today = removed_name(name);
+  if (!today.empty()) return text("unknown key '", shown, "'; ", today);
+  return text("unknown key '", shown, "'", did_you_mean(name, names));
+}
+
+// Keys of the mappings whose entries are options. Other mappings (additional_args) take any key.
+void check_section(const ConfigKey& section, const ConfigMap& map, std::vector<std::string>& problems) {
+  std::vector<std::string> names;
+  for (const OptionGroup& group : launch_options()) {
+    for (const Option& option : group.options) {
+      if (option.section == section.name) {
+        for (std::string& name : keys_of(option)) names.push_back(std::move(name));
+      }
+    }
+  }
+  if (names.empty()) return;
+  for (const auto& [name, value] : map) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      problems.push_back(unknown_key(name, section.name + "." + name, names));
+  }
+}
+
 }  // namespace
 
 const std::vector<ConfigKey>& config_keys(bool sagemaker) {
@@ -142,8 +167,12 @@ std::vector<std::string> config_problems(const ConfigMap& values, bool sagemaker
   for (const ConfigKey& key : config_keys(sagemaker)) names.push_back(key.name);
   for (const auto& [name, value] : values) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      problems.push_back(text("unknown key '", name, "'", did_you_mean(name, names)));
+      problems.push_back(unknown_key(name, name, names));
     }
+  }
+  for (const ConfigKey& key : config_keys(sagemaker)) {
+    const ConfigValue* value = find_value(values, key.name);
+    if (value != nullptr && value->as<ConfigMap>()) check_section(key, *value->as<ConfigMap>(), problems);
   }
   for (const ConfigKey& key : config_keys(sagemaker)) {
     const ConfigValue* value = find_value(values, key.name);

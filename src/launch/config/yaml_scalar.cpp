@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <regex>
 
+#include "hasten/core/number.h"
+
 #include "launch/config/config_syntax.h"
 
 namespace hasten::launcher {
@@ -21,7 +23,7 @@ double sexagesimal(const std::string& digits) {
   size_t begin = 0;
   while (begin <= digits.size()) {
     const size_t end = std::min(digits.find(':', begin), digits.size());
-    value = value * 60 + std::strtod(digits.substr(begin, end - begin).c_str(), nullptr);
+    value = value * 60 + core::real_number(digits.substr(begin, end - begin)).value_or(0);
     begin = end + 1;
   }
   return value;

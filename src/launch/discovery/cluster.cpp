@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::launcher {
 namespace {
@@ -118,7 +119,7 @@ bool is_step_of_several(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
   if (step.empty() || step.size() > 10 || step.find_first_not_of("0123456789") != std::string::npos) return false;
-  return std::stoull(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
+  return core::whole_number<uint64_t>(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
 void find_step(const Environment& environment, Cluster& cluster) {
@@ -132,7 +133,7 @@ void find_step(const Environment& environment, Cluster& cluster) {
   cluster.values = {{"nnodes", text(per_node.size()), "SLURM_STEP_TASKS_PER_NODE"},
                     {"node_rank", need("SLURM_NODEID"), "SLURM_NODEID"}};
   const auto job = static_cast<uint64_t>(environment.integer("SLURM_JOB_ID", 0).value_or(0));
-  cluster.port = port_for(31 * job + std::stoull(need("SLURM_STEP_ID")));
+  cluster.port = port_for(31 * job + core::whole_number<uint64_t>(need("SLURM_STEP_ID")).value());
   if (std::any_of(per_node.begin(), per_node.end(), [](int tasks_there) { return tasks_there > 1; })) {
     cluster.problem = text("srun started several launchers on one machine (SLURM_STEP_TASKS_PER_NODE ", tasks,
                            "), but each starts all workers of its machine; use srun --ntasks-per-node 1, and "

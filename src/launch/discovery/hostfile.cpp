@@ -5,12 +5,17 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::launcher {
 namespace {
 
 bool is_slot_number(const std::string& word) {
   return !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos;
+}
+
+int number_of(const std::string& slot) {
+  return core::whole_number<int>(slot).value();
 }
 
 std::vector<std::string> words_between(const std::string& text, char separator) {
@@ -42,11 +47,11 @@ std::vector<NamedHost> read_filter(const std::string& filter, const std::string&
     }
     const int num_slots = hosts[static_cast<size_t>(host - names.begin())].num_slots;
     for (const std::string& slot : words_between(part.substr(std::min(colon + 1, part.size())), ',')) {
-      if (!is_slot_number(slot) || std::stoi(slot) >= num_slots) {
+      if (!is_slot_number(slot) || number_of(slot) >= num_slots) {
         throw UsageError({"launch"}, option, " '", filter, "' names slot '", slot, "' of ", one.name, ", which has ",
                          num_slots, ", counted from 0.");
       }
-      one.slots.push_back(std::stoi(slot));
+      one.slots.push_back(number_of(slot));
     }
     std::sort(one.slots.begin(), one.slots.end());
     one.slots.erase(std::unique(one.slots.begin(), one.slots.end()), one.slots.end());
@@ -73,13 +78,13 @@ std::vector<Host> read_hostfile(const std::string& content, const std::string& p
     std::string name, slots, more;
     if (!(words >> name)) continue;
     const bool good = words >> slots && !(words >> more) && slots.starts_with("slots=") &&
-                      is_slot_number(slots.substr(6)) && std::stoi(slots.substr(6)) > 0;
+                      is_slot_number(slots.substr(6)) && number_of(slots.substr(6)) > 0;
     if (!good) throw UsageError({"launch"}, path, ":", number, ": '", line, "' is not 'HOST slots=NUMBER'.");
     for (const Host& other : hosts) {
       if (other.name == name)
         throw UsageError({"launch"}, path, ":", number, ": '", name, "' is there twice. Add its slots up.");
     }
-    hosts.push_back({name, std::stoi(slots.substr(6))});
+    hosts.push_back({name, number_of(slots.substr(6))});
   }
   if (hosts.empty()) throw UsageError({"launch"}, path, " names no machine. Expected lines 'HOST slots=NUMBER'.");
   return hosts;

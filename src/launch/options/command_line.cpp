@@ -126,6 +126,12 @@ class Reader {
   }
 
   void unknown(const std::string& word) {
+    std::string bare = word.substr(std::min<size_t>(word.size(), 2));
+    std::replace(bare.begin(), bare.end(), '-', '_');
+    if (const std::string_view today = removed_name(bare); !today.empty()) {
+      line_.problems.push_back(text("unknown option '", word, "'; ", today));
+      return;
+    }
     std::vector<std::string> names;
     const bool dashed = word.find('-', 2) != std::string::npos;
     for (std::string name : option_names(groups_)) {

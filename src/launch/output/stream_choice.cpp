@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "hasten/core/number.h"
+
 namespace hasten::launcher {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr size_t kMostDigits = 9;
 std::optional<int> local_rank_in(const std::string& word) {
   const bool good =
       !word.empty() && word.size() <= kMostDigits && word.find_first_not_of("0123456789") == std::string::npos;
-  return good ? std::optional(std::stoi(word)) : std::nullopt;
+  return good ? core::whole_number<int>(word) : std::nullopt;
 }
 
 std::optional<int> streams_in(const std::string& word) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/output/stream_choice.h"
@@ -18,10 +19,6 @@ std::vector<std::string> split(const std::string& words, char separator) {
   std::istringstream stream(words);
   for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
   return parts;
-}
-
-bool is_number(const std::string& word) {
-  return !word.empty() && word.size() < 10 && std::all_of(word.begin(), word.end(), ::isdigit);
 }
 
 // "--fsdp_version 1" or "fsdp_version 1 (c.yaml: …)".
@@ -130,7 +127,7 @@ void supervision(const LaunchSettings& settings, Problems& problems) {
   }
   const auto threads = settings.text("num_cpu_threads_per_process");
   const bool typed = settings.of("num_cpu_threads_per_process").source == Source::kOption;
-  if (typed && *threads != "auto" && (!is_number(*threads) || std::stoi(*threads) < 1)) {
+  if (typed && *threads != "auto" && core::whole_number<int>(*threads).value_or(0) < 1) {
     problems.push_back(
         text("--num_cpu_threads_per_process: '", *threads, "' is neither a number of at least 1 nor auto"));
   }

@@ -163,7 +163,7 @@ class Planner {
   std::optional<int> processes_per_machine() {
     const auto word = settings_.text("nproc_per_node");
     if (!word) return std::nullopt;
-    const int num_cpus = std::max(1, static_cast<int>(machine_.cpus.size()));
+    const int num_cpus = machine_.num_cpus();
     if (*word == "cpu") return num_cpus;
     if (*word == "auto") return machine_.num_gpus() > 0 ? machine_.num_gpus() : num_cpus;
     if (*word == "gpu") {
@@ -208,8 +208,8 @@ class Planner {
     plan.num_processes = static_cast<int>(*settings_.integer("num_processes"));
     plan.num_local_processes = std::max(1, plan.num_processes / plan.min_machines);
     if (plan.num_processes % plan.min_machines != 0) {
-      problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ", plan.min_machines,
-                               " machines; give a multiple (num_processes)"));
+      problems_.push_back(text(shown(all), ": ", plan.num_processes, plan.num_processes == 1 ? " process" : " processes",
+                               " cannot be shared out evenly among ", plan.min_machines, " machines; give a multiple"));
     }
   }
 
@@ -289,12 +289,28 @@ class Planner {
     if (plan.max_machines == 1 || !endpoint.empty() || !is_static) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
-      problems_.push_back("several machines need the address of the first: --main_process_ip (or --master_addr)");
+      problems_.push_back(
+          text(of_several(), " need the address of the first: --main_process_ip (or --master_addr)", in_file("main_process_ip")));
     }
     if (port->source == Source::kDefault && simple) {
-      problems_.push_back("several machines need a port on the first: --main_process_port (or --master_port)");
+      problems_.push_back(
+          text(of_several(), " need a port on the first: --main_process_port (or --master_port)", in_file("main_process_port")));
     }
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
+  }
+
+  // "several machines", and the place that asks for them where that is the configuration file.
+  std::string of_several() const {
+    for (const char* name : {"num_machines", "nnodes"}) {
+      if (settings_.of(name).source == Source::kConfig) return text("several machines (", settings_.of(name).origin, ")");
+    }
+    return "several machines";
+  }
+
+  // The key that may be missing in the file that asks for several machines.
+  std::string in_file(const char* key) const {
+    const bool is_files = settings_.of("num_machines").source == Source::kConfig;
+    return is_files ? text(", or ", key, " in the file") : "";
   }
 
   // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr sets that
@@ -324,7 +340,10 @@ class Planner {
     const Setting* rank = stronger("machine_rank", "node_rank");
     if (rank == nullptr) {
       const bool asks = plan.kind != LauncherKind::kSimple && plan.max_machines > 1 && settings_.has("num_machines");
-      if (asks) problems_.push_back("several machines need the number of this one: --machine_rank (or --node_rank)");
+      if (asks) {
+        problems_.push_back(
+            text(of_several(), " need the number of this one: --machine_rank (or --node_rank)", in_file("machine_rank")));
+      }
       return 0;
     }
     const int number = whole_number(rank->values.back()).value_or(-1);
@@ -332,7 +351,8 @@ class Planner {
       problems_.push_back(text(shown(*rank), " is no machine's number; they are counted from 0"));
       return 0;
     }
-    if (number >= plan.max_machines && rank->source == Source::kOption) {
+    const bool is_chosen = rank->source == Source::kOption || rank->source == Source::kConfig;
+    if (number >= plan.max_machines && is_chosen) {
       problems_.push_back(text(shown(*rank), ": machines are counted from 0, and there ",
                                plan.max_machines == 1 ? "is 1" : text("are ", plan.max_machines)));
     }

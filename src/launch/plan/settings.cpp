@@ -46,27 +46,16 @@ std::string problem_with_switch(const Option& option, const std::string& value) 
   return text("'", value, "' is neither true nor false");
 }
 
-// Keys that `accelerate config` writes and `accelerate launch` does not read, beside the options that they mean.
-std::string_view interview_key(std::string_view key) {
-  if (key == "fp8_amax_history_len") return "amax_history_length";
-  if (key == "fp8_amax_compute_algo") return "amax_compute_algorithm";
-  if (key == "fp8_opt_level") return "optimization_level";
-  return {};
-}
-
-// The value of an option in the file. Keys of a section may lack its prefix (backend in fp8_config).
+// The value of an option in the file.
 const ConfigValue* value_in(const Config& config, const Option& option) {
   if (option.section.empty()) return find_value(config.values, option.key);
   const ConfigValue* section = find_value(config.values, option.section);
   const auto* map = section == nullptr ? nullptr : section->as<ConfigMap>();
   if (map == nullptr) return nullptr;
-  if (const ConfigValue* value = find_value(*map, option.key)) return value;
-  const std::string_view prefix = option.section.substr(0, option.section.rfind("config"));
-  if (option.key.starts_with(prefix)) {
-    if (const ConfigValue* value = find_value(*map, option.key.substr(prefix.size()))) return value;
+  for (const std::string& key : keys_of(option)) {
+    if (const ConfigValue* value = find_value(*map, key)) return value;
   }
-  const std::string_view alias = interview_key(option.key);
-  return alias.empty() ? nullptr : find_value(*map, alias);
+  return nullptr;
 }
 
 bool is_multi_gpu(const std::string& type) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/shell.h"
 #include "launch/base/whole_number.h"
 
 namespace hasten::launcher {
@@ -134,12 +135,6 @@ std::string slots_of_each(const RemotePlan& plan) {
                    "processes, but ", hosts.front().name, " has ", slots.front(), " slots and ",
                    hosts[static_cast<size_t>(other - slots.begin())].name, " ", *other,
                    ". Use --launcher ssh, give --nproc_per_node, or even them out with --include or --exclude.");
-}
-
-std::string quoted(const std::string& word) {
-  std::string result = "'";
-  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
 }
 
 std::string host_list(const RemotePlan& plan, const std::string& after_each) {
@@ -275,14 +270,14 @@ std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const
   if (pdsh) words = {"pdsh", "-R", "ssh", "-S", "-b", "-N", "-w", host};  // -S returns the exit code
   words.insert(words.end(), plan.launcher_arguments.begin(), plan.launcher_arguments.end());
   if (pdsh) {
-    words.push_back(text(quoted(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
+    words.push_back(text(shell_word(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
     return words;
   }
   // Of two values for an option ssh takes the first, so the user's count. There is no user to answer a question for a
   // password.
   for (const char* option : {"BatchMode=yes", "ServerAliveInterval=3", "ServerAliveCountMax=3"})
     words.insert(words.end(), {"-o", option});
-  words.insert(words.end(), {"-T", host, quoted(hasten) + " remote follow"});
+  words.insert(words.end(), {"-T", host, shell_word(hasten) + " remote follow"});
   return words;
 }
 

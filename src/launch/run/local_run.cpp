@@ -22,6 +22,7 @@
 #include "hasten/launch/workers/error_file.h"
 #include "hasten/launch/workers/failure_report.h"
 #include "hasten/launch/workers/local_processes.h"
+#include "hasten/launch/workers/root_cause.h"
 #include "hasten/launch/workers/supervisor.h"
 #include "launch/base/endpoint.h"
 #include "launch/base/print_notice.h"
@@ -230,10 +231,10 @@ class LocalRun {
                                        .notice = say,
                                        .before_attempt = [this](int attempt) { prepare(attempt); }};
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
-    const Outcome outcome = supervise(processes, supervisor);
+    const Outcome outcome = with_cause(supervise(processes, supervisor), places_, messages());
     processes.finish_output(supervisor.shutdown_timeout);
     if (outcome.root_cause) {
-      const FailureFacts facts = facts_about(*outcome.root_cause, processes, memory_before);
+      const FailureFacts facts = facts_about(outcome, processes, memory_before);
       std::cerr << failure_report(outcome, places_, facts) << std::flush;
     }
     return outcome.exit_code;
@@ -250,11 +251,11 @@ class LocalRun {
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, wanted);
     while (const std::optional<Assignment> round = rounds.next(processes)) {
       prepare(*round);
-      Outcome outcome = supervise(rounds.supervised(processes), supervisor);
+      Outcome outcome = with_cause(supervise(rounds.supervised(processes), supervisor), places_, messages());
       outcome.attempt = round->restart_count;
       std::string report;
       if (outcome.root_cause)
-        report = failure_report(outcome, places_, facts_about(*outcome.root_cause, processes, memory_before));
+        report = failure_report(outcome, places_, facts_about(outcome, processes, memory_before));
       rounds.ended(outcome, report);
     }
     processes.finish_output(supervisor.shutdown_timeout);
@@ -340,11 +341,17 @@ class LocalRun {
     return body_(place(local_rank), compose_environment(environment_, place(local_rank)));
   }
 
-  FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,
+  MessageOf messages() const {
+    return [this](int local_rank) { return read_error_message(place(local_rank).error_file); };
+  }
+
+  FailureFacts facts_about(const Outcome& outcome, const LocalProcesses& processes,
                            const MemoryEvents& memory_before) const {
+    const WorkerEnd& end = *outcome.root_cause;
     const OutputPlan plan = plan_of(end.local_rank);
     const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
     return {.message = read_error_message(place(end.local_rank).error_file),
+            .left_early = ranks_that_left(outcome, places_),
             .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
             .host = host_name(),
             .time = wall_time(processes.now() - end.time),

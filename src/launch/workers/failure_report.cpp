@@ -6,8 +6,11 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "hasten/core/text.h"
+#include "hasten/launch/workers/root_cause.h"
 
 namespace hasten::launcher {
 namespace {
@@ -22,6 +25,40 @@ std::string framed(const std::string& lines, const std::string& indent) {
     if (c == '\n') result += kFrame + indent;
   }
   return result;
+}
+
+std::set<std::string> lines_of(const std::string& words) {
+  std::set<std::string> lines;
+  std::istringstream stream(words);
+  for (std::string line; std::getline(stream, line);) lines.insert(line);
+  return lines;
+}
+
+// The line without what a worker puts before its message: "hasten: rank 1/2: ".
+std::string without_head(std::string line) {
+  if (line.starts_with("hasten: ")) line.erase(0, 8);
+  const size_t end = line.find_first_not_of("0123456789/", 5);
+  if (line.starts_with("rank ") && end != std::string::npos && line.compare(end, 2, ": ") == 0) line.erase(0, end + 2);
+  return line;
+}
+
+// The last lines that the message has not.
+std::string beside_message(const std::string& tail, const std::optional<std::string>& message) {
+  if (!message) return tail;
+  const std::set<std::string> told = lines_of(*message);
+  std::string rest;
+  std::istringstream stream(tail);
+  for (std::string line; std::getline(stream, line);) {
+    if (!told.contains(line) && !told.contains(without_head(line))) rest += line + "\n";
+  }
+  return rest;
+}
+
+// The reason that the message of a rank that waited for others lacks.
+std::string of_ranks_that_left(const std::vector<int>& ranks) {
+  return text(ranks.size() == 1 ? "rank " : "ranks ", join(ranks),
+              " ended with exit code 0 while the others went on; give all ranks as many batches, or use "
+              "join_uneven_inputs");
 }
 
 // "SIGTERM: ranks 0, 2" for each way in which the others ended, the most telling (a failure) as it comes.
@@ -73,15 +110,20 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
   std::string report = text("╭ hasten: rank ", place.rank, " of ", place.world_size,
                             " failed first: ", describe_end(first.status), "\n");
+  const std::string tail_lines = beside_message(facts.error_tail, facts.message);
+  const auto rank = facts.message ? rank_that_failed(*facts.message) : std::nullopt;
   const auto line = [&](const auto&... parts) { report += text(kFrame, parts..., "\n"); };
   line("local rank ", place.local_rank, facts.host.empty() ? "" : ", host " + facts.host, ", pid ", first.pid,
        facts.time.empty() ? "" : ", " + facts.time);
   if (outcome.attempt > 0) line("restarts: ", outcome.attempt, " of ", facts.max_restarts, " were made");
   if (facts.message) line("message: ", framed(*facts.message, "  "));
+  if (rank && *rank != place.rank) line("this follows from the failure of rank ", *rank, ", which is on another machine");
+  const bool waited = facts.message && facts.message->find("[comm]") != std::string::npos;
+  if (waited && !rank && !facts.left_early.empty()) line("cause: ", of_ranks_that_left(facts.left_early));
   if (!facts.hint.empty()) line("hint: ", facts.hint);
   if (!facts.log_file.empty()) line("log file: ", facts.log_file);
-  if (!facts.error_tail.empty()) {
-    const std::string tail = facts.error_tail.substr(0, facts.error_tail.size() - 1);
+  if (!tail_lines.empty()) {
+    const std::string tail = tail_lines.substr(0, tail_lines.size() - 1);
     line("its last lines on standard error:\n", kFrame, "  ", framed(tail, "  "));
   }
   const std::string others = outcome.others.empty() ? "" : "; the others: " + others_line(outcome.others, places);

@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <sstream>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -55,9 +56,7 @@ int64_t increase(const std::optional<int64_t>& before, const std::optional<int64
 }
 
 std::string gibibytes(int64_t bytes) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / (1 << 30) << " GiB";
-  return out.str();
+  return core::fixed_text(static_cast<double>(bytes) / (1 << 30), 2) + " GiB";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/shell.h"
 
 namespace hasten::launcher {
 namespace {
@@ -90,13 +91,13 @@ Program find_program(const std::vector<std::string>& words, const Environment& e
     if (!path.empty()) return {path, words};
     const bool here = is_executable_file("./" + name);
     throw UsageError({"launch"}, "program '", name, "' is not in PATH. ",
-                     here ? "The current folder has one: start it as ./" + name + "."
+                     here ? "The current folder has one: start it as " + shell_word("./" + name) + "."
                           : "Check the name, or give the program's path.");
   }
   require_file(name);
   if (access(name.c_str(), X_OK) != 0) {
-    throw UsageError({"launch"}, "'", name, "' is not executable. Make it so (chmod +x ", name,
-                     "), or name its interpreter first (bash ", name, ").");
+    throw UsageError({"launch"}, "'", name, "' is not executable. Make it so (chmod +x ", shell_word(name),
+                     "), or name its interpreter first (bash ", shell_word(name), ").");
   }
   return {name, words};
 }

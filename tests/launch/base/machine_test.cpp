@@ -57,6 +57,51 @@ TEST(Machine, KnowsTheNodesOfTheVisibleGpus) {
   EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", "GPU-7f"}}), ElementsAre(-1));
 }
 
+TEST(Machine, GpusOfOtherMakersAndPlacesAreCounted) {
+  const auto gpus = [](const Tree& tree) {
+    return this_machine(Environment::of({{"HASTEN_MACHINE_ROOT", tree.root()}})).num_gpus();
+  };
+  const Tree amd, sandbox, windows, bare;
+  amd.write("/sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0");
+  amd.write("/sys/class/kfd/kfd/topology/nodes/1/gpu_id", "4711");
+  sandbox.write("/dev/nvidia0", "");
+  sandbox.write("/dev/nvidia1", "");
+  sandbox.write("/dev/nvidiactl", "");
+  windows.write("/dev/dxg", "");
+
+  EXPECT_EQ(gpus(amd), 1);
+  EXPECT_EQ(gpus(sandbox), 2);
+  EXPECT_EQ(gpus(windows), 1);
+  EXPECT_EQ(gpus(bare), 0);
+}
+
+TEST(Machine, TpusAreToldFromGooglesNetworkCards) {
+  const auto accelerators = [](const Tree& tree) { return this_machine(Environment::of({}), tree.root()).accelerators; };
+  const Tree card, tpu, files;
+  card.write("/sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0");
+  card.write("/sys/bus/pci/devices/0000:00:04.0/device", "0x0042");
+  tpu.write("/sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0");
+  tpu.write("/sys/bus/pci/devices/0000:00:04.0/device", "0x0063");
+  files.write("/dev/accel0", "");
+  files.write("/dev/davinci_manager", "");
+
+  EXPECT_TRUE(accelerators(card).empty());
+  EXPECT_THAT(accelerators(tpu), ElementsAre("TPU"));
+  EXPECT_THAT(accelerators(files), ElementsAre("TPU"));
+}
+
+TEST(Machine, AQuotaOfTheControlGroupBoundsCpusAndCores) {
+  const Tree tree;
+  tree.write("/proc/self/cgroup", "0::/job");
+  tree.write("/sys/fs/cgroup/job/cpu.max", "100000 100000");
+
+  const Machine machine = this_machine(Environment::of({}), tree.root());
+
+  EXPECT_EQ(machine.cpu_quota, 1);
+  EXPECT_EQ(machine.num_cpus(), 1);
+  EXPECT_EQ(machine.num_physical_cores(), 1);
+}
+
 TEST(Machine, CpusAreThoseThisProcessMayUseWithTheirPlace) {
   const Machine here = this_machine(Environment::of({}));
   ASSERT_FALSE(here.cpus.empty());

@@ -53,6 +53,29 @@ TEST_F(ConfigFile, AnswersUnknownKeysWithTheNearest) {
             std::string("[config] FILE: unknown key 'num_proceses', did you mean 'num_processes'?") + kAdvice);
 }
 
+TEST_F(ConfigFile, AnswersUnknownKeysOfSectionsWithTheNearest) {
+  EXPECT_EQ(refused("c.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}\n"),
+            std::string("[config] FILE: unknown key 'deepspeed_config.zero_stag', did you mean 'zero_stage'?") + kAdvice);
+  EXPECT_EQ(refused("c.json", R"({"distributed_type": "FSDP", "fsdp_config": {"fsdp_versio": 2}})"),
+            std::string("[config] FILE: unknown key 'fsdp_config.fsdp_versio', did you mean 'fsdp_version'?") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "distributed_type: 'NO'\ndynamo_config: {dynamo_backend: 'NO', what: 1}\n"),
+            std::string("[config] FILE: unknown key 'dynamo_config.what'.") + kAdvice);
+}
+
+TEST_F(ConfigFile, KeysOfSectionsMayLackThePrefixOrBeThoseOfTheInterviewAndOfOlderReleases) {
+  EXPECT_EQ(refused("c.yaml",
+                    "distributed_type: FSDP\nfsdp_config: {version: 2, fsdp_backward_prefetch_policy: BACKWARD_PRE}\n"
+                    "fp8_config: {backend: TE, amax_history_length: 16, amax_compute_algorithm: max}\n"
+                    "mpirun_config: {mpirun_hostfile: hosts}\n"),
+            "");
+}
+
+TEST_F(ConfigFile, AKeyThatOlderReleasesHadIsRefusedWithTodaysWay) {
+  EXPECT_EQ(refused("c.yaml", "distributed_type: 'NO'\nipex_config: {ipex: true}\n"),
+            std::string("[config] FILE: unknown key 'ipex_config'; Accelerate has removed Intel's extension; take it out.") +
+                kAdvice);
+}
+
 TEST_F(ConfigFile, TellsAllThatIsWrongAtOnce) {
   EXPECT_EQ(refused("c.yaml",
                     "distributed_type: MULTI_GPUS\nmachine_rank: -3\nmain_process_port: abc\nuse_cpu: 7\n"

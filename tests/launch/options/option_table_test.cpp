@@ -65,6 +65,9 @@ TEST(OptionTable, HoldsEveryFlagOfThePeersUnderItsName) {
 TEST(OptionTable, FindsNamesWithDashesToo) {
   EXPECT_EQ(find_option(launch_options(), "num-processes"), find_option(launch_options(), "num_processes"));
   EXPECT_EQ(find_option(launch_options(), "num_proc"), nullptr);
+  // Accelerate 0.20 to 0.26.
+  EXPECT_EQ(find_option(launch_options(), "fsdp_backward_prefetch_policy"),
+            find_option(launch_options(), "fsdp_backward_prefetch"));
 }
 
 }  // namespace

@@ -108,7 +108,17 @@ json as_far_as_the_peer(const Variables& ours, const json& theirs) {
 
 json torchrun_options(const Run& run) {
   const RunPlan& plan = run.plan;
-  json options = {{"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}};
+  json options = json::object();
+  // Each option of torchrun's that the launcher has under the same name and that is set.
+  for (const OptionGroup& group : launch_options()) {
+    for (const Option& option : group.options) {
+      const auto value = (option.peers & kTorchrun) != 0 ? run.settings->text(option.name) : std::nullopt;
+      if (value) options[std::string(option.name)] = option.kind == OptionKind::kSwitch ? json(*value == "True") : json(*value);
+    }
+  }
+  for (const char* name : {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint"})
+    options.erase(name);
+  options.update({{"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}});
   if (plan.kind != LauncherKind::kTorchrun && plan.kind != LauncherKind::kDeepspeed) return options;
   options["nproc_per_node"] = std::to_string(plan.num_local_processes);
   const std::string port = port_shown(run);
@@ -216,11 +226,20 @@ json started(const GoldenCase& golden) {
     try {
       prepared_run = prepare(words, golden.input);
     } catch (const UsageError&) {
-      return {{"error", golden.expected.value("error", "UsageError")}, {"exit_codes", {2}}, {"code", 2}};
+      json refusal = {{"workers", json::array()}, {"exit_codes", {2}}, {"code", 2}};
+      // The words of a refusal are ours.
+      for (const char* key : {"error", "message"}) {
+        if (golden.expected.contains(key)) refusal[key] = golden.expected[key];
+      }
+      return refusal;
     }
     const Run& run = *prepared_run;
-    const bool fails = std::count(run.line.rest.begin(), run.line.rest.end(), "--fail") > 0;
-    const int64_t attempts = fails ? *run.settings->integer("max_restarts") + 1 : 1;
+    const auto is_given = [&](const char* word) {
+      return std::count(run.line.rest.begin(), run.line.rest.end(), word) > 0;
+    };
+    const int64_t restarts = *run.settings->integer("max_restarts");
+    const bool fails = is_given("--fail") || (is_given("--fail-first") && restarts == 0);
+    const int64_t attempts = is_given("--fail") ? restarts + 1 : is_given("--fail-first") ? std::min<int64_t>(restarts, 1) + 1 : 1;
     for (int local_rank = 0; local_rank < run.plan.num_local_processes; ++local_rank) {
       for (int attempt = 0; attempt < attempts; ++attempt) {
         const size_t next = workers.size();
@@ -298,6 +317,21 @@ json without_agent_store(const GoldenCase& golden) {
   return {{"workers", workers}};
 }
 
+// Beside a configuration file `--cpu` gives a worker one thread; here it gives cores / workers, as without a file.
+json cores_over_workers(const GoldenCase& golden) {
+  const json words = golden.input.value("args", json::array());
+  const json env = golden.expected.value("env", json::object());
+  const bool has_cpu = std::find(words.begin(), words.end(), "--cpu") != words.end();
+  const bool is_chosen = golden.input.value("environment", json::object()).contains("OMP_NUM_THREADS") ||
+                         option_in(golden, "--num_cpu_threads_per_process", "") != "";
+  if (!has_cpu || is_chosen || golden.input.value("config_yaml", "").empty() || !env.contains("OMP_NUM_THREADS")) return {};
+  const int cores = golden.input.at("physical_cores");
+  const int workers = std::stoi(option_in(golden, "--num_processes", "1"));
+  json ours = env;
+  ours["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores / workers));
+  return {{"env", ours}};
+}
+
 // Accelerate starts every process through mpirun, or the machines through deepspeed's own command; hasten starts
 // launchers on the machines, and each of them these workers.
 json without_starter_of_machines(const GoldenCase& golden) {
@@ -322,6 +356,7 @@ TEST(LaunchEnvGolden, EqualsThePeersAsFarAsTheySetVariables) {
   topic.on_quirk("text-false-is-true", false_is_false);
   topic.on_every_case(without_agent_store);
   topic.on_every_case(without_starter_of_machines);
+  topic.on_every_case(cores_over_workers);
 
   topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&] { return golden.family == "real" ? started(golden) : prepared(golden); });

@@ -23,7 +23,7 @@ class ProgramLookup : public testing::Test {
       : before_(fs::current_path()),
         folder_(fs::path(testing::TempDir()) / ("hasten_program_test_" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
-    for (const char* name : {"tool", "data", "train.py"}) std::ofstream(folder_ / name) << "#!/bin/sh\n";
+    for (const char* name : {"tool", "data", "train.py", "my data"}) std::ofstream(folder_ / name) << "#!/bin/sh\n";
     fs::permissions(folder_ / "tool", fs::perms::owner_all);
     fs::permissions(folder_ / "data", fs::perms::owner_read | fs::perms::owner_write);
     fs::current_path(folder_);
@@ -83,6 +83,10 @@ TEST_F(ProgramLookup, ErrorsNameTheProgramAndTheRemedy) {
   EXPECT_EQ(error_of({"./data"}, nowhere),
             "[launch] './data' is not executable. Make it so (chmod +x ./data), or name its interpreter first "
             "(bash ./data).");
+  fs::permissions("my data", fs::perms::owner_read);
+  EXPECT_EQ(error_of({"./my data"}, nowhere),
+            "[launch] './my data' is not executable. Make it so (chmod +x './my data'), or name its interpreter first "
+            "(bash './my data').");
   EXPECT_EQ(error_of({"none.py"}, nowhere),
             "[launch] 'none.py' does not exist. Check the name and the current folder.");
   EXPECT_EQ(error_of({"train.py"}, nowhere),

@@ -53,11 +53,19 @@ struct OptionGroup {
 /// Returns all options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
 const std::vector<OptionGroup>& launch_options();
 
-/// Returns the option of this name, nullptr if there is none; dashes count as underscores.
+/// Returns the option of this name, nullptr if there is none; dashes count as underscores. A name that an older release
+/// of Accelerate had (from 0.20) finds the option of today.
 const Option* find_option(std::span<const OptionGroup> groups, std::string_view name);
 
 /// Returns all names, with underscores.
 std::vector<std::string> option_names(std::span<const OptionGroup> groups);
+
+/// Returns the keys under which the configuration file may have the option. Its own comes first, then that without its
+/// section's prefix (backend in fp8_config), then those of Accelerate's interview and of older releases.
+std::vector<std::string> keys_of(const Option& option);
+
+/// Returns the reason why a flag or a key of an older Accelerate is gone, and what to write today; "" for others.
+std::string_view removed_name(std::string_view name);
 
 /// Returns the words of Option::choices.
 std::vector<std::string> choices_of(const Option& option);

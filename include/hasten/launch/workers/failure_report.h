@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hasten/launch/base/worker_place.h"
 #include "hasten/launch/workers/supervisor.h"
@@ -16,10 +17,12 @@ std::string hint_for(int wait_status);
 /// Facts about the first failing worker besides its end; empty ones are left out.
 struct FailureFacts {
   std::optional<std::string> message = {};  ///< of its error file
+  std::vector<int> left_early = {};         ///< ranks that had ended with exit code 0 before
   std::string hint = {};
   std::string host = {};
   std::string time = {};
-  std::string error_tail = {};  ///< its last lines on standard error, each with its newline
+  /// Its last lines on standard error, each with its newline. Those that the message has are not shown again.
+  std::string error_tail = {};
   std::string log_file = {};
   int max_restarts = 0;
 };

@@ -1,0 +1,30 @@
+// Which worker failed first, where the order of the ends is not that of the failures.
+//
+// A rank that fails tells the others why, and they end as well, perhaps before it. Their messages name it ("rank 1
+// failed: …"), so such an end is a consequence.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/launch/base/worker_place.h"
+#include "hasten/launch/workers/supervisor.h"
+
+namespace hasten::launcher {
+
+/// Returns the rank that a worker's message names as the one that failed; nothing if it is about its own failure.
+std::optional<int> rank_that_failed(const std::string& message);
+
+/// Reads the message that a worker of this machine has left.
+using MessageOf = std::function<std::optional<std::string>(int local_rank)>;
+
+/// Returns the outcome with the cause in the place of its consequences. It changes nothing if the cause is a worker of
+/// another machine. The exit code becomes that of the cause, unless a signal ended it meanwhile.
+Outcome with_cause(Outcome outcome, const std::vector<WorkerPlace>& places, const MessageOf& message_of);
+
+/// Returns the ranks that had ended with exit code 0 when the first one failed, in order.
+std::vector<int> ranks_that_left(const Outcome& outcome, const std::vector<WorkerPlace>& places);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,49 @@
+// See root_cause.h.
+#include "hasten/launch/workers/root_cause.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "hasten/core/number.h"
+
+namespace hasten::launcher {
+
+std::optional<int> rank_that_failed(const std::string& message) {
+  constexpr std::string_view kRank = "rank ", kFailed = " failed: ";
+  for (size_t at = message.find(kRank); at != std::string::npos; at = message.find(kRank, at + 1)) {
+    const size_t begin = at + kRank.size(), end = message.find_first_not_of("0123456789", begin);
+    if (end == std::string::npos || end == begin || message.compare(end, kFailed.size(), kFailed) != 0) continue;
+    return core::whole_number<int>(message.substr(begin, end - begin));
+  }
+  return std::nullopt;
+}
+
+Outcome with_cause(Outcome outcome, const std::vector<WorkerPlace>& places, const MessageOf& message_of) {
+  std::set<int> seen;
+  while (outcome.root_cause && seen.insert(outcome.root_cause->local_rank).second) {
+    const auto message = message_of(outcome.root_cause->local_rank);
+    const auto rank = message ? rank_that_failed(*message) : std::nullopt;
+    const auto cause = std::find_if(outcome.others.begin(), outcome.others.end(), [&](const WorkerEnd& end) {
+      return rank && places[static_cast<size_t>(end.local_rank)].rank == *rank && end.status != 0;
+    });
+    if (cause == outcome.others.end()) return outcome;
+    std::swap(*outcome.root_cause, *cause);
+    if (WIFEXITED(outcome.root_cause->status)) outcome.exit_code = exit_code_of(outcome.root_cause->status);
+  }
+  return outcome;
+}
+
+std::vector<int> ranks_that_left(const Outcome& outcome, const std::vector<WorkerPlace>& places) {
+  std::vector<int> ranks;
+  for (const WorkerEnd& end : outcome.others) {
+    const bool before = outcome.root_cause && end.time <= outcome.root_cause->time;
+    if (end.status == 0 && before) ranks.push_back(places[static_cast<size_t>(end.local_rank)].rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+}  // namespace hasten::launcher
