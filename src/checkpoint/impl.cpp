@@ -11,6 +11,7 @@
 #include "checkpoint/impl.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/shard/sharding.h"
@@ -200,7 +201,7 @@ std::vector<std::string> gather_texts(const process::Process& process, const std
 const std::vector<int>& Checkpoints::Impl::nodes() {
   if (node_of_rank.empty()) {
     for (const auto& node : gather_texts(run.process, std::to_string(run.process.node_rank())))
-      node_of_rank.push_back(std::stoi(node));
+      node_of_rank.push_back(core::whole_number<int>(node).value());
   }
   return node_of_rank;
 }

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/optimizer_state.h"
@@ -68,6 +69,34 @@ training::State slot_from_python(const std::string& name, const PythonValue& val
   return state_of_python(value, place);
 }
 
+// Parameters that have no name are called by their place, which is none for `param_names`.
+bool has_names(const OptimizerState& state) {
+  for (size_t g = 0; g < state.groups.size(); ++g) {
+    const auto& parameters = state.groups[g].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i] == text("group", g, '.', i)) return false;
+    }
+  }
+  return true;
+}
+
+// The names that PyTorch writes beside the numbers of an optimizer of named parameters. Empty unless each is one of
+// `names` and stands once: the file's order is then not needed.
+std::vector<std::string> file_names(const PythonValue& groups, const std::vector<std::string>& names) {
+  const std::unordered_set<std::string> known(names.begin(), names.end());
+  std::unordered_set<std::string> seen;
+  std::vector<std::string> out;
+  for (const auto& group : groups.as_items()) {
+    const auto* own = group.is_mapping() ? group.find("param_names") : nullptr;
+    if (own == nullptr || !own->is_sequence() || own->size() != group.at("params").size()) return {};
+    for (const auto& name : own->as_items()) {
+      if (!name.is_string() || !known.count(name.as_string()) || !seen.insert(name.as_string()).second) return {};
+      out.push_back(name.as_string());
+    }
+  }
+  return out;
+}
+
 [[noreturn]] void throw_form(const std::string& what) {
   throw DataError(Origin{"checkpoint"}, "", "an optimizer's state: ", what,
                   "; expected {\"state\": …, \"param_groups\": …} as Optimizer.state_dict() of PyTorch gives.");
@@ -78,13 +107,16 @@ training::State slot_from_python(const std::string& name, const PythonValue& val
 PythonValue to_python(const OptimizerState& state) {
   std::unordered_map<std::string, int64_t> numbers;
   PythonValue::Items groups;
+  const bool is_named = has_names(state);
   for (const auto& group : state.groups) {
     auto pairs = group_to_python(state.type, group.options);
-    PythonValue::Items numbered;
+    PythonValue::Items numbered, names;
     for (const auto& name : group.parameters) {
       const auto [place, is_new] = numbers.emplace(name, static_cast<int64_t>(numbers.size()));
       numbered.push_back(place->second);
+      names.emplace_back(name);
     }
+    if (is_named) pairs.emplace_back("param_names", PythonValue::list(std::move(names)));
     pairs.emplace_back("params", PythonValue::list(std::move(numbered)));
     groups.push_back(PythonValue::dict(std::move(pairs)));
   }
@@ -109,12 +141,14 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
   OptimizerState out;
   std::unordered_map<std::string, std::string> name_of;  // Python's number (or name, in FSDP's form) → our name
   size_t count = 0;
+  const auto in_file = file_names(*groups, names);
+  const auto& in_order = in_file.empty() ? names : in_file;
   for (size_t g = 0; g < groups->size(); ++g) {
     const auto& group = (*groups)[g];
     if (!group.is_mapping() || !group.contains("params")) throw_form(text("group ", g, " has no params"));
     OptimizerGroup own;
     for (const auto& [key, option] : group.as_pairs()) {
-      if (!key.is_string() || key.as_string() == "params") continue;
+      if (!key.is_string() || key.as_string() == "params" || key.as_string() == "param_names") continue;
       const auto state = state_of_python(option, "param_groups." + key.as_string());
       own.options[key.as_string()] =
           state.is_tensor() ? core::Value(state.tensor().to(at::kDouble).item<double>()) : state.value();
@@ -125,7 +159,7 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
     for (size_t i = 0; i < numbers.size(); ++i, ++count) {
       const bool is_named = numbers[i].is_string();
       const std::string key = is_named ? numbers[i].as_string() : numbers[i].int_text();
-      std::string name = is_named ? key : count < names.size() ? names[count] : text("group", g, '.', i);
+      std::string name = is_named ? key : count < in_order.size() ? in_order[count] : text("group", g, '.', i);
       name_of.emplace(key, name);
       own.parameters.push_back(std::move(name));
     }

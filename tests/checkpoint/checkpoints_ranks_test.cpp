@@ -14,9 +14,12 @@
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/options.h"
 #include "hasten/checkpoint/project_save.h"
+#include "hasten/checkpoint/python_tensor.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/folders/optimizer_folder.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "hasten/parallel/shard/sharding.h"
@@ -338,6 +341,39 @@ TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
     EXPECT_THAT(names, ElementsAre("custom_checkpoint_0.pkl", "hasten.json", "model.safetensors", "optimizer.bin",
                                    "random_states_0.pkl", "random_states_1.pkl", "scheduler.bin"));
   }
+}
+
+struct TwoOfOneShapeImpl : torch::nn::Module {
+  TwoOfOneShapeImpl() {
+    register_module("z", z);
+    register_module("a", a);
+  }
+  at::Tensor forward(const at::Tensor& x) { return a(torch::tanh(z(x))); }
+  torch::nn::Linear z{4, 4}, a{4, 4};
+};
+TORCH_MODULE(TwoOfOneShape);
+
+// safetensors sorts names: without param_names the two layers would get each other's moments.
+TEST_F(CheckpointsRanks, AcceleratesLayoutNamesTheParametersOfTheOptimizer) {
+  run_ranks(1, [&](auto& process) {
+    Accelerator accelerator(process, {.tune_allocator = false});
+    TwoOfOneShape net;
+    torch::optim::AdamW adam(net->parameters(), 0.01);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    accelerator.backward(model(torch::randn({8, 4})).square().sum());
+    optimizer.step();
+    accelerator.save_state(path("named"), {.layout = checkpoint::Layout::kAccelerate});
+
+    const auto weights = files::open_source(path("named"));
+    const auto saved = files::read_optimizer(path("named"), 0, *weights);
+
+    ASSERT_TRUE(saved.has_value());
+    for (const auto& item : net->named_parameters()) {
+      const auto& state = *adam.state().at(item.value().unsafeGetTensorImpl());
+      const auto& moment = static_cast<const torch::optim::AdamWParamState&>(state).exp_avg();
+      EXPECT_TRUE(checkpoint::tensor_of((*saved)["state"][item.key()]["exp_avg"]).equal(moment)) << item.key();
+    }
+  });
 }
 
 // Shared weights and optimizer state are read once for the ranks of a host; slices of sharded state by their ranks.
