@@ -9,6 +9,8 @@
 #include <climits>
 #include <ctime>
 
+#include "hasten/core/cpu_quota.h"
+
 namespace hasten::comm::shared {
 namespace {
 
@@ -20,8 +22,7 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 }  // namespace
 
 int num_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return usable_cpus();
 }
 
 void Counter::sleep(uint32_t seen, std::chrono::milliseconds at_most) {

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::comm {
 
@@ -41,8 +42,8 @@ PeerAddress unpacked(const std::string& line) {
     field = line.substr(begin, end - begin);
     begin = end + 1;
   }
-  return {fields[0],         fields[1], fields[2], std::atoi(fields[3].c_str()), std::atoi(fields[4].c_str()),
-          line.substr(begin)};
+  return {fields[0],         fields[1], fields[2], core::whole_number<int>(fields[3]).value_or(0),
+          core::whole_number<int>(fields[4]).value_or(0), line.substr(begin)};
 }
 
 std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {

@@ -2,7 +2,6 @@
 #include "hasten/comm/store/store.h"
 
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +18,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/store/listener.h"
+#include "comm/store/quiet_log.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -63,50 +64,38 @@ int listen_on(const TcpStoreOptions& options) {
   cannot_listen(options, std::strerror(error));
 }
 
-// Returns true if a socket has reached itself. On a free port the kernel may choose that very port as the client's own,
-// and TCP lets both ends be one socket.
-bool is_its_own_peer(int fd) {
-  sockaddr_storage own{}, peer{};
-  socklen_t own_size = sizeof own, peer_size = sizeof peer;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 && own_size == peer_size &&
-         std::memcmp(&own, &peer, own_size) == 0;
-}
-
-// Returns true if no process listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
-// the port while this socket holds it as its own.
-bool is_refused(const addrinfo& address) {
-  const int fd = socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
-  const int yes = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
-  pollfd answer = {fd, POLLOUT, 0};
-  socklen_t size = sizeof error;
-  if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == 0 && is_its_own_peer(fd)) error = ECONNREFUSED;
-  close(fd);
-  return error == ECONNREFUSED;
-}
+// There is no way to the store's own machine, which is this one.
+struct NoWay : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Waits until a process listens at one of the host's addresses. libtorch's client sleeps for half a second and longer
-// after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other errors are left to
-// libtorch. Throws when time is up.
+// after a connection that is refused, and ranks are often a few milliseconds before rank 0. Throws when time is up, and
+// at once if there is no way to an address of this machine's own. Other errors are left to libtorch.
 void wait_for_listener(const TcpStoreOptions& options) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found) != 0) return;
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  constexpr auto kSayAfter = std::chrono::seconds(10);
+  const auto begin = std::chrono::steady_clock::now(), deadline = begin + options.timeout;
   auto pause = std::chrono::milliseconds(1);
+  bool said = false;
+  ListenerAnswer answer;
   while (std::chrono::steady_clock::now() < deadline) {
-    for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-      if (!is_refused(*address)) return;
+    answer = ask_listener(found);
+    if (answer.listens) return;
+    if (answer.no_way_here) throw NoWay(words_of_no_way(answer.error, true));
+    if (answer.no_way && !said && std::chrono::steady_clock::now() - begin > kSayAfter) {
+      said = true;
+      Logger("comm").warning(text("the store at ", options.host, ':', options.port, " cannot be reached: ",
+                                  words_of_no_way(answer.error, false), "; trying until the timeout."));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(50));
   }
-  throw std::runtime_error("every connection was refused");
+  throw std::runtime_error(answer.no_way ? words_of_no_way(answer.error, false) : "every connection was refused");
 }
 
 // libtorch's store looks up the name of each address that it connects to or that connects to it. That takes 5 s and
@@ -129,11 +118,12 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options, const
 // Runs an operation on the store. libtorch's own errors become CommErrors with a hint.
 template <class Call>
 auto call(const char* operation, const std::string& key, const Call& action) {
+  const QuietLog quiet;
   try {
     return action();
   } catch (const std::exception& error) {
     throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key,
-                    "'): ", error.what(), ". The process that serves it, rank 0 or the launcher, has ended.");
+                    "'): ", words_without_stack(error), ". The process that serves it, rank 0 or the launcher, has ended.");
   }
 }
 
@@ -151,16 +141,20 @@ Store Store::tcp(const TcpStoreOptions& options) {
   native.waitWorkers = false;
   native.timeout = options.timeout;
   if (options.server) native.masterListenFd = listen_on(options);
+  const QuietLog quiet;
   try {
     if (!options.server) wait_for_listener(options);
     auto store = connect(options, native);
     const int port = store->getPort();
     return Store(std::make_shared<Impl>(Impl{std::move(store), port}));
+  } catch (const NoWay& error) {
+    throw CommError(Origin{"comm"}, "connect", "the store at ", options.host, ':', options.port,
+                    " cannot be reached: ", error.what(), ".");
   } catch (const std::exception& error) {
     throw CommError(Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",
                     std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count(),
                     " s. Check that rank 0 has started and that MASTER_ADDR and MASTER_PORT are the same everywhere (",
-                    error.what(), ").");
+                    words_without_stack(error), ").");
   }
 }
 

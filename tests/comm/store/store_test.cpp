@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "comm/store/listener.h"
 #include "hasten/core/error.h"
 #include "support/processes.h"
 
@@ -84,6 +88,53 @@ TEST(Store, AServerThatIsNotThereIsNamed) {
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no store answered at 127.0.0.1:"));
   }
+}
+
+// A network without a way out, and with its loopback down, as an empty network namespace has it.
+TEST(Store, NoWayToAnOwnAddressEndsAtOnceWithTheRemedy) {
+  EXPECT_TRUE(is_no_way(ENETUNREACH) && is_no_way(EHOSTUNREACH) && is_no_way(EADDRNOTAVAIL));
+  EXPECT_FALSE(is_no_way(ECONNREFUSED));
+  sockaddr_in loopback{}, documentation{};
+  loopback.sin_family = documentation.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  documentation.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, which no machine has
+  EXPECT_TRUE(is_own_address(reinterpret_cast<const sockaddr&>(loopback)));
+  EXPECT_FALSE(is_own_address(reinterpret_cast<const sockaddr&>(documentation)));
+  EXPECT_THAT(words_of_no_way(ENETUNREACH, true), HasSubstr("ip link set lo up"));
+
+  const pid_t child = fork();
+  if (child == 0) {
+    // Without the right to make a network the child reports that, and the rest is left to machines that have it.
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) _exit(77);
+    addrinfo address{.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    loopback.sin_port = htons(29512);
+    address.ai_addr = reinterpret_cast<sockaddr*>(&loopback);
+    address.ai_addrlen = sizeof loopback;
+    const ListenerAnswer asked = ask_listener(&address);
+    _exit(asked.no_way && asked.no_way_here && !asked.listens ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77) << status;
+}
+
+TEST(Store, AServerThatHasEndedIsNamedWithoutLibtorchsStack) {
+  auto server = std::make_unique<Store>(Store::tcp({.server = true}));
+  const Store client = Store::tcp({.port = server->port()});
+  ::testing::internal::CaptureStderr();
+  server.reset();
+
+  std::string words;
+  try {
+    client.set("a", "1");
+  } catch (const CommError& error) {
+    words = error.what();
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+
+  EXPECT_THAT(words, HasSubstr("the store did not answer"));
+  EXPECT_THAT(words, ::testing::Not(HasSubstr("frame #")));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("frame #")));
 }
 
 TEST(Store, TheServerListensOnItsAddressOnly) {
