@@ -1,6 +1,7 @@
 // A process from the environment or from given parts; see process.h.
 #include "hasten/process/process.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hasten/core/cpu_quota.h"
 #include "hasten/core/error.h"
 #include "hasten/process/device.h"
 #include "hasten/process/failure_reporter.h"
@@ -21,7 +23,7 @@ struct Process::Impl {
   comm::Group group;
   c10::Device device;
   std::string run_key = {};
-  /// Null if no other process could read them: in a world of one and for given groups.
+  /// Null for given groups. The handler of uncaught exceptions lives as long as it.
   std::shared_ptr<const FailureReporter> last_words = nullptr;
 };
 
@@ -130,6 +132,14 @@ void connect(FailureReporter& process, const ProcessOptions& options) {
   StoreRegistry::all().have_met(identity);
 }
 
+/// libtorch starts a thread for each core of the machine, and a control group's quota then stops them all for most of
+/// the time. A number that the user or the launcher has set stays.
+void limit_threads(const ProcessOptions& options, const Environment& environment) {
+  if (!options.change_process || environment.has("OMP_NUM_THREADS") || environment.has("MKL_NUM_THREADS")) return;
+  const auto quota = cpu_quota(environment.text("HASTEN_MACHINE_ROOT").value_or(""));
+  if (quota && *quota < at::get_num_threads()) at::set_num_threads(*quota);
+}
+
 c10::Device take_device(const RankInfo& identity, const ProcessOptions& options, const Environment& environment) {
   const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
   const int num_devices = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
@@ -160,10 +170,13 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
     if (options.change_process) install_terminate_handler(reporter);
   };
   install(words);
+  limit_threads(options, environment);
   const RankInfo identity = read_rank_info(environment);
   if (identity.world_size == 1) {
+    words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
+    install(words);
     return std::make_shared<Impl>(
-        Impl{identity, comm::Group(), take_device(identity, options, environment), take_run_key(environment)});
+        Impl{identity, comm::Group(), take_device(identity, options, environment), take_run_key(environment), words});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);

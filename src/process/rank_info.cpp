@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::process {
 namespace {
@@ -183,7 +184,7 @@ bool is_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
   if (step.empty() || step.find_first_not_of("0123456789") != std::string::npos || step.size() > 10) return false;
-  return std::stoull(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
+  return core::whole_number<uint64_t>(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
 RankInfo from_slurm(const Environment& environment) {

@@ -1,6 +1,7 @@
 // Processes from the environment, and how they end: everything that belongs to a whole process.
 #include "hasten/process/process.h"
 
+#include <ATen/Parallel.h>
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -240,12 +241,33 @@ HASTEN_PROCESS_CASE(state_alone_throws) {
   throw std::runtime_error("alone");
 }
 
-TEST(FailureReporter, AWorldOfOneEndsAsAnyProgramDoes) {
+TEST(FailureReporter, AWorldOfOneEndsWithItsWordsAndAnExitCodeToo) {
   const auto results = run_processes(1, "state_alone_throws",
                                      {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}});
 
-  EXPECT_EQ(results[0].exit_code, 128 + SIGABRT);
-  EXPECT_THAT(results[0].output, HasSubstr("alone"));
+  EXPECT_EQ(results[0].exit_code, 1);
+  EXPECT_EQ(results[0].output, "hasten: alone\n");
+}
+
+HASTEN_PROCESS_CASE(state_has_a_quota) {
+  const Process process;
+  std::printf("%d threads\n", at::get_num_threads());
+  return 0;
+}
+
+TEST(ProcessFromEnvironment, AQuotaOfTheControlGroupBoundsTheThreads) {
+  const auto root = std::filesystem::temp_directory_path() / text("hasten_quota_", getpid());
+  std::filesystem::create_directories(root / "proc/self");
+  std::filesystem::create_directories(root / "sys/fs/cgroup/job");
+  std::ofstream(root / "proc/self/cgroup") << "0::/job\n";
+  std::ofstream(root / "sys/fs/cgroup/job/cpu.max") << "100000 100000\n";
+
+  const auto bounded = run_processes(1, "state_has_a_quota", {{"HASTEN_MACHINE_ROOT", root}, {"OMP_NUM_THREADS", ""}});
+  const auto chosen = run_processes(1, "state_has_a_quota", {{"HASTEN_MACHINE_ROOT", root}, {"OMP_NUM_THREADS", "2"}});
+  std::filesystem::remove_all(root);
+
+  EXPECT_EQ(bounded[0].output, "1 threads\n");
+  EXPECT_EQ(chosen[0].output, "2 threads\n");
 }
 
 HASTEN_PROCESS_CASE(state_thread_throws) {
