@@ -268,6 +268,9 @@ TEST(UnitPlan, KeepsTheFirstUnitsAndStreamsTheRest) {
   const auto words = testing::words_of<UsageError>([&] { plan_units(units, 39); });
   EXPECT_NE(words.find("2 * 20 = 40"), std::string::npos) << words;
   EXPECT_NE(words.find("'c'"), std::string::npos) << words;
+
+  const auto given = testing::words_of<UsageError>([&] { plan_units(units, 39, 50); });
+  EXPECT_NE(given.find("the limit of 50 bytes, of which tensors that stay in memory leave 39,"), std::string::npos) << given;
 }
 
 TEST(ReadAhead, AReadThatFailsIsThrownWhereItIsWaitedForAndTriedAgain) {

@@ -70,6 +70,16 @@ std::map<std::string, Device> devices_or_cpu(torch::nn::Module& module, const De
   return devices;
 }
 
+// Tensors that the map puts on disk under one name and elsewhere under another stay in memory.
+std::set<const c10::TensorImpl*> tied_to_memory(torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+  std::set<const c10::TensorImpl*> in_memory;
+  for (const auto& item : named_tensors(module)) {
+    const auto device = devices.find(item.name);
+    if (device != devices.end() && device->second != kDisk) in_memory.insert(item.tensor.unsafeGetTensorImpl());
+  }
+  return in_memory;
+}
+
 files::TensorInfo info_of(const NamedTensorRef& item) {
   return {item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()};
 }
@@ -146,7 +156,7 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
   const int64_t budget = cpu_budget(state.options);
   state.report.budget_bytes = budget;
   // Weights that the page cache holds count against the limit only if they do not fit it together.
-  const UnitPlan plan = plan_units(planned, std::max<int64_t>(budget - std::max<int64_t>(in_heap, 0), 0));
+  const UnitPlan plan = plan_units(planned, std::max<int64_t>(budget - std::max<int64_t>(in_heap, 0), 0), budget);
   for (size_t i = 0; i < units.size(); ++i) {
     units[i].streamed = plan.streamed[i];
     const char* const action = !plan.is_streaming() ? "mapped" : plan.streamed[i] ? "streamed" : "resident";
@@ -154,7 +164,13 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
                                : plan.streamed[i]   ? "beyond the limit"
                                                     : "first units within the limit";
     const Device* device = state.map.device_of(units[i].tensor_names.front());
-    state.report.units.push_back({units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason});
+    UnitReport unit{units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason};
+    // A unit may be of several modules. If the map has one of its tensors on disk, the unit is read from there.
+    for (const auto& name : units[i].tensor_names) {
+      device = state.map.device_of(name);
+      if (device != nullptr && *device == kDisk) unit.device = kDisk;
+    }
+    state.report.units.push_back(std::move(unit));
   }
   if (plan.is_streaming())
     state.streamer = std::make_shared<WeightStreamer>(std::move(units), state.options.page_cache);
@@ -171,11 +187,12 @@ void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::
       for (const auto& tensor : unit.tensors) streamed.insert(tensor.unsafeGetTensorImpl());
     }
   }
+  const auto in_memory = tied_to_memory(module, devices);
   for (const auto& item : named_tensors(module)) {
     const auto device = devices.find(item.name);
-    const bool on_disk =
-        device != devices.end() && device->second == kDisk && (!item.is_buffer || state.options.offload_buffers);
     const auto* tensor = item.tensor.unsafeGetTensorImpl();
+    const bool on_disk = device != devices.end() && device->second == kDisk && in_memory.count(tensor) == 0 &&
+                         (!item.is_buffer || state.options.offload_buffers);
     if ((on_disk || streamed.count(tensor) > 0) && seen.insert(tensor).second)
       interception::add_interceptor(item.tensor, mark);
   }
@@ -231,10 +248,11 @@ void copy_to_folder(DispatchState& state, torch::nn::Module& module, const files
   SourceReader reader(source, state.options.io);
   std::vector<NamedTensorRef> items;
   std::vector<std::string> names;
+  const auto in_memory = tied_to_memory(module, devices);
   for (const auto& item : items_on_disk(module, devices)) {
     if (!source.contains(item.name) || (item.is_buffer && !state.options.offload_buffers)) continue;
     items.push_back({item.name, reader.tensor(item.name), item.is_buffer});
-    names.push_back(item.name);
+    if (in_memory.count(item.tensor.unsafeGetTensorImpl()) == 0) names.push_back(item.name);
   }
   write_folder(state.options.offload_folder, items);
   if (!names.empty()) take_from(state, module, files::Catalog::open(state.options.offload_folder).under(names));
@@ -261,9 +279,21 @@ DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map,
   const auto devices = devices_of(module, map);
   require_devices(map);
   const auto on_disk = items_on_disk(module, devices);
+  const auto in_memory = tied_to_memory(module, devices);
+  std::vector<std::string> names;
+  for (const auto& item : on_disk) {
+    if (in_memory.count(item.tensor.unsafeGetTensorImpl()) == 0) names.push_back(item.name);
+  }
   if (!on_disk.empty()) {
     if (options.offload_index) {
-      take_from(*state, module, *options.offload_index);
+      std::vector<std::string> from_index;
+      for (const auto& item : named_tensors(module)) {
+        const bool is_kept = in_memory.count(item.tensor.unsafeGetTensorImpl()) > 0;
+        const auto device = devices.find(item.name);
+        const bool is_on_disk = device != devices.end() && device->second == kDisk;
+        if (!(is_kept && is_on_disk) && options.offload_index->contains(item.name)) from_index.push_back(item.name);
+      }
+      take_from(*state, module, options.offload_index->under(from_index));
     } else if (options.offload_dir.empty()) {
       std::vector<std::string> modules;
       for (const auto& [name, device] : map.entries()) {
@@ -274,9 +304,7 @@ DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map,
                        "offload_dir, a folder to write them to, or offload_index, the files they lie in.");
     } else {
       write_folder(options.offload_dir, on_disk);
-      std::vector<std::string> names;
-      for (const auto& item : on_disk) names.push_back(item.name);
-      take_from(*state, module, files::Catalog::open(options.offload_dir).under(names));
+      if (!names.empty()) take_from(*state, module, files::Catalog::open(options.offload_dir).under(names));
     }
   }
   return finish(std::move(state), module, devices);
@@ -426,11 +454,14 @@ LoadOptions DispatchOptions::load_options() const {
 
 std::string Report::text() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << "model " << model_bytes << " bytes, limit " << budget_bytes << " bytes\n";
+  size_t width = 30;
+  for (const UnitReport& unit : units) width = std::max(width, unit.name.size());
   for (const UnitReport& unit : units) {
-    out << std::left << std::setw(32) << (unit.name.empty() ? "(root)" : unit.name) << std::setw(8)
-        << plan::device_text(unit.device) << std::right << std::setw(14) << unit.bytes << "  " << std::left
-        << std::setw(10) << unit.action << unit.reason << "\n";
+    out << std::left << std::setw(static_cast<int>(width)) << (unit.name.empty() ? "(root)" : unit.name) << "  "
+        << std::setw(8) << plan::device_text(unit.device) << std::right << std::setw(14) << unit.bytes << "  "
+        << std::left << std::setw(10) << unit.action << unit.reason << "\n";
   }
   return std::move(out).str();
 }

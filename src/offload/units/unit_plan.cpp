@@ -7,7 +7,7 @@
 
 namespace hasten::offload {
 
-UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes) {
+UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes, int64_t given_bytes) {
   UnitPlan plan;
   plan.streamed.assign(units.size(), false);
   int64_t total = 0;
@@ -21,7 +21,9 @@ UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes)
   if (total <= budget_bytes) return plan;
   if (budget_bytes < 2 * plan.largest_bytes) {
     throw UsageError(
-        Origin{"offload"}, "the limit of ", budget_bytes, " bytes is below 2 * ", plan.largest_bytes, " = ",
+        Origin{"offload"}, "the limit of ", given_bytes < 0 ? budget_bytes : given_bytes, " bytes",
+        given_bytes <= budget_bytes ? "" : text(", of which tensors that stay in memory leave ", budget_bytes, ","),
+        " is below 2 * ", plan.largest_bytes, " = ",
         2 * plan.largest_bytes, " bytes, twice the largest unit '", largest->name,
         "': one unit is in use while the next is read. Raise max_memory for \"cpu\", or take its class out of "
         "no_split_module_classes.");
