@@ -423,6 +423,15 @@ json resolved_case(const json& input) {
       if (!resolved.is_given(path + ".type")) continue;
       const std::string type = resolved.text(path + ".type");
       given[path] = {path == "optimizer" ? optimizer_name(type) : type, json_of(resolved.at(path + ".params"))};
+    } else if (path == "aio") {
+      // DeepSpeed's own section lists no thread_count, which came later.
+      json section = section_of(resolved, "aio.");
+      section.erase("thread_count");
+      json plain = section;
+      for (auto& [name, member] : plain.items()) member = json::parse(find_deepspeed_key("aio." + name)->otherwise);
+      if (section != plain) given[path] = section;
+    } else if (path.find('.') == std::string::npos && config.get_value(path) == Value("auto")) {
+      given[path] = "auto";  // nothing has filled it in
     } else if (path == "data_types.grad_accum_dtype") {
       if (!value.is_null()) given["grad_accum_dtype"] = value;
     } else if (path.find('.') == std::string::npos && path != "steps_per_print" && !given.contains(path) &&
