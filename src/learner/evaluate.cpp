@@ -197,6 +197,7 @@ std::string Learner::show_results(int64_t num_samples) const {
 
 std::string Learner::summary() const {
   std::ostringstream table;
+  table.imbue(std::locale::classic());
   int64_t total = 0, trained = 0;
   table << std::left << std::setw(40) << "layer" << std::setw(28) << "shapes" << std::setw(16) << "parameters"
         << "trainable\n";

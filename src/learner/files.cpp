@@ -7,6 +7,7 @@
 #include <set>
 
 #include "hasten/checkpoint/weights.h"
+#include "hasten/core/number.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/learner/files.h"
@@ -43,7 +44,7 @@ void restore_random(const core::Value& list, const Accelerator& accelerator) {
   const auto& hex = all[std::min(all.size() - 1, static_cast<size_t>(accelerator.rank()))].as_string();
   auto bytes = at::empty({static_cast<int64_t>(hex.size() / 2)}, at::kByte);
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.mutable_data_ptr<uint8_t>()[i / 2] = static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    bytes.mutable_data_ptr<uint8_t>()[i / 2] = core::whole_number<uint8_t>(hex.substr(i, 2), 16).value();
   }
   process::restore_random_state(process::unpack_random_state(bytes));
 }

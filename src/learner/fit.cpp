@@ -225,6 +225,7 @@ std::vector<double> cut(const std::vector<double>& values, int64_t num_it) {
 
 void write_curve(const std::filesystem::path& path, const LrFindResult& result) {
   std::ofstream file(path);
+  file.imbue(std::locale::classic());
   file << "lr,loss\n";
   for (size_t i = 0; i < result.lrs.size(); ++i) file << result.lrs[i] << ',' << result.losses[i] << '\n';
   if (!file)

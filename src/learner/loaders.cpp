@@ -1,6 +1,7 @@
 // See loaders.h, and what batches and models need at run time.
 #include "hasten/learner/loaders.h"
 
+#include "hasten/core/number.h"
 #include "hasten/data/sampler/permutation.h"
 #include "hasten/learner/model.h"
 #include "learner/counts.h"
@@ -28,7 +29,7 @@ core::Value value_of(const data::LoaderState& state) {
 data::LoaderState state_of(const core::Value& value) {
   data::LoaderState state;
   const auto& seed = value.at("seed");
-  state.seed = seed.is_null() ? std::nullopt : std::optional<uint64_t>(std::stoull(seed.as_string()));
+  state.seed = seed.is_null() ? std::nullopt : core::whole_number<uint64_t>(seed.as_string());
   state.epoch = static_cast<uint64_t>(value.at("epoch").as_int());
   state.position = static_cast<uint64_t>(value.at("position").as_int());
   state.num_samples = static_cast<uint64_t>(value.at("num_samples").as_int());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten {
@@ -36,9 +37,7 @@ std::string in_units(double value, const char* unit) {
   const char* prefixes[] = {"", "K", "M", "G", "T", "P"};
   size_t prefix = 0;
   for (; value >= 1000 && prefix < 5; ++prefix) value /= 1000;
-  char words[48];
-  std::snprintf(words, sizeof(words), "%.2f %s%s", value, prefixes[prefix], unit);
-  return words;
+  return text(core::fixed_text(value, 2), " ", prefixes[prefix], unit);
 }
 
 int64_t parameters_of(const torch::optim::Optimizer& optimizer) {

@@ -5,23 +5,26 @@
 
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::parallel {
 namespace {
 
 std::string milliseconds(double total, int64_t steps) {
-  char words[32];
-  std::snprintf(words, sizeof(words), "%.2f", total / static_cast<double>(steps));
-  return words;
+  return core::fixed_text(total / static_cast<double>(steps), 2);
 }
 
 // A line of /proc/self/status in megabytes.
 int64_t status_mb(const std::string& key) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) / 1024;
+    if (!line.starts_with(key)) continue;
+    int64_t kilobytes = 0;
+    std::istringstream(line.substr(key.size())) >> kilobytes;
+    return kilobytes / 1024;
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/core/number.h"
 #include "hasten/precision/convert.h"
 #include "hasten/precision/grad_scaler.h"
 #include "hasten/precision/loss_scale_rule.h"
@@ -284,7 +285,7 @@ void Amp::load_state(const AmpState& state) const {
                        "; expected loss_scaler0, loss_scaler1 and so on, with finite "
                        "scales above 0.");
     }
-    read[std::stoul(digits)] = value;
+    read[core::whole_number<size_t>(digits).value()] = value;
   }
   if (read.size() != impl_->scalers.size()) {
     impl_->log.warning(text("the state has ", read.size(), " loss scalers, this Amp has ", impl_->scalers.size(),

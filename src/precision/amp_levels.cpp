@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::precision {
@@ -64,13 +65,8 @@ LossScale::LossScale(const std::string& text) {
     dynamic = true;
     return;
   }
-  try {
-    size_t used = 0;
-    value = std::stod(text, &used);
-    if (used == text.size() && std::isfinite(value) && value > 0) return;
-  } catch (const std::exception&) {
-    // no number at all
-  }
+  value = core::real_number(text).value_or(0);
+  if (std::isfinite(value) && value > 0) return;
   throw UsageError(Origin{"precision"}, "loss_scale = '", text, "'; expected \"dynamic\" or a finite number above 0.");
 }
 

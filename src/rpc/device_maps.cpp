@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::rpc {
@@ -104,7 +105,7 @@ bool take_device_line(std::string_view line, WorkerDevices& into) {
   std::istringstream words{std::string(line.substr(second + 1))};
   std::string here, there;
   if (kind == "devices") {
-    into.num_cuda = std::atoi(name.c_str());
+    into.num_cuda = core::whole_number<int>(name).value_or(0);
     while (words >> here) into.devices.emplace_back(here);
     return true;
   }

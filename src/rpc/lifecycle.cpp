@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "rpc/agent_core.h"
 #include "rpc/bridge.h"
 #include "rpc/operators.h"
@@ -161,12 +162,9 @@ void AgentCore::fail_pending_to(int rank, const std::string& what, const std::st
     for (const auto& [id, pending] : pending_) {
       if (pending.to != rank) continue;
       const double seconds = std::chrono::duration<double>(Clock::now() - pending.started).count();
-      std::ostringstream time;
-      time.precision(1);
-      time << std::fixed << seconds;
       failed.emplace_back(
           id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what, " while it ran ",
-                                                pending.function, "() for ", time.str(), " s: ", reason, ".")));
+                                                pending.function, "() for ", core::fixed_text(seconds, 1), " s: ", reason, ".")));
     }
   }
   for (const auto& [id, error] : failed) {
@@ -320,11 +318,8 @@ void AgentCore::expire_now() {
 
 std::exception_ptr AgentCore::timeout_error(const Pending& pending, const std::string& state) const {
   const double seconds = std::chrono::duration<double>(Clock::now() - pending.started).count();
-  std::ostringstream time;
-  time.precision(1);
-  time << std::fixed << seconds;
   return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described_target(pending),
-                                           " did not end within ", time.str(), " s: ", state,
+                                           " did not end within ", core::fixed_text(seconds, 1), " s: ", state,
                                            ". Raise RpcOptions::timeout_s, or with({.timeout_s = …})."));
 }
 
@@ -509,7 +504,7 @@ void AgentCore::shutdown(double timeout_s) {
     gone = lost_;
   }
   std::istringstream ranks(ended ? ended_->value() : "");
-  for (std::string rank; std::getline(ranks, rank, ',');) gone.insert(std::stoi(rank));
+  for (std::string rank; std::getline(ranks, rank, ',');) gone.insert(core::whole_number<int>(rank).value());
   gone.erase(rank_);
   std::string lost;
   for (const int rank : gone) {

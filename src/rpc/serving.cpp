@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 #include "hasten/rpc/agent.h"
 #include "hasten/rpc/errors.h"
 #include "rpc/bridge.h"
@@ -21,10 +22,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }
 
 std::string shown_seconds(double seconds) {
-  std::ostringstream out;
-  out.precision(1);
-  out << std::fixed << seconds << " s";
-  return out.str();
+  return core::fixed_text(seconds, 1) + " s";
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/data/dataset/rows.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::data {
 
@@ -57,6 +58,7 @@ uint32_t big_endian(const char* bytes) {
 
 /// Returns the shape that the header states.
 std::vector<int64_t> shape_of(const std::string& path, std::string_view bytes) {
+  files::refuse_stand_in(path, bytes);
   if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
     throw DataError(kOrigin, path, "'", path, "' is no IDX file: it begins with 0x",
                     bytes.size() < 4 ? text(std::hex, 0, " (", std::dec, bytes.size(), " bytes in all)")

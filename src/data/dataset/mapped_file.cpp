@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "hasten/core/error.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::data {
 
@@ -42,6 +43,8 @@ MappedFile::MappedFile(const std::string& path, std::string_view expected) {
   void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number, 0);
   if (data == MAP_FAILED) fail("map", std::strerror(errno));
   data_ = static_cast<char*>(data);
+  const bool is_page = !bytes().starts_with("version ");
+  if (!is_page || expected != "a text file") files::refuse_stand_in(path, bytes());
 }
 
 MappedFile::~MappedFile() {

@@ -11,6 +11,7 @@
 #include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/data/image/image.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::data {
 
@@ -57,6 +58,7 @@ void detail::check_image_size(const std::string& path, uint64_t height, uint64_t
 void decode_image(std::string_view bytes, const std::string& path, Image& image) {
   if (bytes.starts_with("\xff\xd8\xff")) return detail::decode_jpeg(bytes, path, image);
   if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return detail::decode_png(bytes, path, image);
+  files::refuse_stand_in(path, bytes);
   std::string begin;
   for (const char byte : bytes.substr(0, 4)) {
     begin += text(std::hex, std::setw(2), std::setfill('0'), static_cast<int>(static_cast<unsigned char>(byte)));

@@ -16,18 +16,23 @@ namespace hasten::learner {
 
 void Progress::open(Learner& learn, const char* what) {
   bar_.reset();
-  if (!learn.shows_bar() || isatty(STDERR_FILENO) == 0) return;
+  // On the stream of the table: a launcher gives each of a worker's streams a terminal of its own.
+  if (!learn.shows_bar() || isatty(STDOUT_FILENO) == 0) return;
   bar_ = std::make_shared<tracking::Progress>(
-      std::nullopt, tracking::ProgressOptions{.description = text("epoch ", learn.epoch(), " ", what)});
+      learn.n_iter() > 0 ? std::optional(learn.n_iter()) : std::nullopt,
+      tracking::ProgressOptions{
+          .description = text("epoch ", learn.epoch(), " ", what), .leave = false, .output = stdout});
 }
 
-void Progress::before_train(Learner& learn) {
-  open(learn, "train");
+void Progress::before_train(Learner& /*learn*/) {
+  bar_.reset();
 }
-void Progress::before_validate(Learner& learn) {
-  open(learn, "valid");
+void Progress::before_validate(Learner& /*learn*/) {
+  bar_.reset();
 }
-void Progress::after_batch(Learner& /*learn*/) {
+// The bar begins with the first batch, when the number of batches is known.
+void Progress::after_batch(Learner& learn) {
+  if (!bar_) open(learn, learn.training() ? "train" : "valid");
   if (bar_) bar_->advance();
 }
 void Progress::after_train(Learner& /*learn*/) {
@@ -70,6 +75,7 @@ void CSVLogger::after_epoch(Learner& learn) {
   if (learn.is_unwinding() || !learn.logs() || static_cast<int64_t>(values.size()) == rows_) return;
   rows_ = static_cast<int64_t>(values.size());
   std::ostringstream line;
+  line.imbue(std::locale::classic());
   line << learn.epoch() << std::setprecision(9);
   for (const double value : values.back()) line << ',' << value;
   write(learn,

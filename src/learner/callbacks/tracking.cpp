@@ -154,6 +154,7 @@ void TensorBoard::write_projector(const Learner& learn) const {
   std::filesystem::create_directories(board.log_dir);
   std::ofstream vectors(board.log_dir / "predictions.tsv"), names(board.log_dir / "targets.tsv"),
       config(board.log_dir / "projector_config.pbtxt");
+  vectors.imbue(std::locale::classic());
   for (size_t i = 0; i < predictions_.size(); ++i) {
     const auto row = predictions_[i].flatten().to(at::kDouble);
     for (int64_t j = 0; j < row.numel(); ++j) vectors << (j == 0 ? "" : "\t") << row.const_data_ptr<double>()[j];

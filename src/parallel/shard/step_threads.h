@@ -2,9 +2,10 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <sched.h>
 
 #include <algorithm>
+
+#include "hasten/core/cpu_quota.h"
 
 #include "hasten/parallel/shard/options.h"
 
@@ -22,9 +23,7 @@ inline int num_step_threads(const OffloadOptions& options, int num_cores, int nu
 class StepThreads {
  public:
   StepThreads(const OffloadOptions& options, int num_ranks) : before_(at::get_num_threads()) {
-    cpu_set_t cores;
-    const int num_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : before_;
-    const int threads = num_step_threads(options, num_cores, num_ranks);
+    const int threads = num_step_threads(options, usable_cpus(), num_ranks);
     if (threads > 0 && threads != before_) at::set_num_threads(threads);
   }
   ~StepThreads() {

@@ -23,6 +23,12 @@ class Lines : public InFolder {
   }
 };
 
+TEST_F(Lines, APointerOfGitLfsIsNoTextToTrainOn) {
+  EXPECT_THAT(words_of<DataError>([&] { lines("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"); }),
+              ::testing::HasSubstr("Git LFS"));
+  EXPECT_THAT(lines("<html>\n"), ElementsAre("<html>"));
+}
+
 TEST_F(Lines, AreGivenWithoutTheirEnds) {
   EXPECT_THAT(lines("one\ntwo\r\n\nlast"), ElementsAre("one", "two", "", "last"));
   EXPECT_THAT(lines("one\n"), ElementsAre("one"));
