@@ -50,6 +50,7 @@ GLOBAL_STATE = {
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
+    "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
     "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
@@ -57,6 +58,7 @@ GLOBAL_STATE = {
     "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/sampler/detail/sampler_stream.cpp": "torch's default generator is one for the process",
     "src/data/sampler/worker_random.cpp": "the generator of the worker's thread, as torch.utils.data.get_worker_info",
+    "src/files/base/source_file.cpp": "descriptors are the process's, so their number is bounded for all sources at once",
     "src/files/disk/disk.cpp": "the file system is one; the object that stands for it holds nothing",
     "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",
     "src/memory/allocator.cpp": "libtorch has one CPU allocator",
@@ -605,7 +607,22 @@ def documents_name_files_that_are_there(tree):
                     yield Finding(name, number, f"'{target}' is not there")
 
 
-RULES = [arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
+def numbers_in_the_classic_locale(tree):
+    """No number is read or written by a function that follows the program's locale (hasten/core/number.h has the others)."""
+    for source in tree.sources:
+        if not source.shipped and not source.path.startswith("self_test/"):
+            continue
+        for line, match in source.find(r"\b(?:std::sto[a-z]+|ato(?:i|l|ll|f)|strto(?:d|f|ld)|scanf|sscanf)\s*\("):
+            yield Finding(source.path, line, f"{match.group(0)}…) follows the program's locale, or throws without words; hasten/core/number.h")
+        for line, _ in source.find(r'printf\s*\([^;]*"[^"]*%[-+ 0#]*[\d.*]*l?[aefgAEFG]', source.without_comments):
+            yield Finding(source.path, line, "printf writes this number as the program's locale does; take core::fixed_text or general_text")
+        for line, match in source.find(r"\bstd::o?stringstream\s+(\w+)\s*[;({]"):
+            name, rest = match.group(1), source.code[match.end():match.end() + 300]
+            if not re.search(rf"\b{name}\.imbue\(|\b{name} << \w+\.rdbuf\(\)|save_to\({name}\)", rest):
+                yield Finding(source.path, line, f"'{name}' writes as the program's locale does; imbue std::locale::classic(), or take text()")
+
+
+RULES = [numbers_in_the_classic_locale, arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
          no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]

@@ -229,6 +229,16 @@ class Tidy(unittest.TestCase):
         self.assert_only({"docs/ARCHITECTURE.md": table + "| core | d |\n"}, "2 rows for 'core'")
         self.assert_only({"docs/ARCHITECTURE.md": table.replace("| comm | b |\n", "")}, "0 rows for 'comm'")
 
+    def test_numbers_that_follow_the_programs_locale_are_reported(self):
+        for code in ("auto x = std::stod(word);", "auto x = atoi(word);", "auto x = strtod(word, nullptr);",
+                     'snprintf(to, 9, "%.2f s", x);', "std::ostringstream out;\nout << 1234;"):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"}, "[numbers_in_the_classic_locale]")
+
+    def test_streams_of_bytes_and_of_the_classic_locale_are_not(self):
+        for code in ("std::ostringstream out;\nout << file.rdbuf();", 'snprintf(to, 9, "%03o", x);',
+                     "std::ostringstream out;\nout.imbue(std::locale::classic());\nout << 1234;"):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"})
+
     def test_a_link_that_leads_nowhere_is_reported(self):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
                                        "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")
