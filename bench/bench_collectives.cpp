@@ -2,12 +2,20 @@
 // agreement before the data moves; and what the machine's memory allows: a copy of 25 MB by every rank at
 // once.
 //
+// With --busy N, small all-reduces beside N busy programs: one after the other, and with 2 ms of work between, as a
+// step has it. Then the means count, since a waiter that is switched out shows in few of the calls.
+//
 // The peer is bench/peers/collectives.py; start this with `hasten launch -n 2`. HASTEN_BACKEND chooses the
 // backend.
 #include <hasten/process/process.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -110,21 +118,77 @@ void bounds(Bench& bench) {
   }
 }
 
+// Programs that use a core each, as long as the object exists.
+class BusyPrograms {
+ public:
+  explicit BusyPrograms(int count) {
+    for (int i = 0; i < count; ++i) {
+      const pid_t child = fork();
+      if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (volatile uint64_t turns = 0;; turns = turns + 1) {
+        }
+      }
+      children_.push_back(child);
+    }
+  }
+  ~BusyPrograms() {
+    for (const pid_t child : children_) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+  }
+  BusyPrograms(const BusyPrograms&) = delete;
+  BusyPrograms& operator=(const BusyPrograms&) = delete;
+
+ private:
+  std::vector<pid_t> children_;
+};
+
+void work_ms(double milliseconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(milliseconds);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// The mean of the calls, without the work between them.
+void beside_busy_programs(Bench& bench, int count) {
+  bench.group.barrier();
+  const BusyPrograms programs(bench.group.rank() == 0 ? count : 0);
+  const std::vector<std::pair<std::string, int64_t>> sizes = {
+      {"4KB", 4 * kKilobyte}, {"64KB", 64 * kKilobyte}, {"1MB", kMegabyte}};
+  for (const auto& [name, num_bytes] : sizes) {
+    const torch::Tensor tensor = floats(num_bytes);
+    for (const double between : {0.0, 2.0}) {
+      bench.group.barrier();
+      double sum = 0;
+      for (int i = 0; i < bench.calls; ++i) {
+        work_ms(between);
+        sum += bench::time_ms([&] { bench.group.all_reduce_(tensor); });
+      }
+      bench.times["all_reduce_" + name + (between > 0 ? "_work" : "_row")] = sum / bench.calls;
+    }
+  }
+  bench.group.barrier();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int calls = 200;
+  int calls = 200, busy = 0;
   CLI::App app("Times the collectives of two or more ranks.");
   app.add_option("--calls", calls, "of the small ones; the large ones a tenth of it")->check(CLI::PositiveNumber);
+  app.add_option("--busy", busy, "small all-reduces beside so many busy programs, and nothing else");
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);
   const hasten::process::Process process({.cpu = true, .check = false});
   Bench bench{process.group(), calls};
   warm_up(bench);
-  all_reduces(bench);
-  others(bench);
-  bounds(bench);
+  if (busy > 0) {
+    beside_busy_programs(bench, busy);
+  } else {
+    all_reduces(bench);
+    others(bench);
+    bounds(bench);
+  }
 
   if (process.is_main_process()) std::cout << bench.times << std::endl;
 }

@@ -48,6 +48,8 @@ GLOBAL_STATE = {
     "src/flight/recorder.cpp": "a child of fork() must know its parent's pages; scopes of the program's own have no handle; the thread's id",
     "src/flight/stacks.cpp": "the handler of a signal is one for the process",
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
+    "src/precision/unsupported.cpp": "autocast's lists are one for the process",
+    "src/comm/types/call_label.cpp": "the words of the call that the thread makes",
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",

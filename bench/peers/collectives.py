@@ -6,6 +6,7 @@ object of milliseconds per call.
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
 
@@ -26,10 +27,43 @@ def median_ms(calls, num_bytes, operation):
     return statistics.median(times)
 
 
+def spin():
+    while True:
+        pass
+
+
+def beside_busy_programs(calls, count):
+    """Means of small all-reduces, in a row and with 2 ms of work between, as bench_collectives.cpp --busy."""
+    dist.barrier()
+    programs = [multiprocessing.get_context("fork").Process(target=spin, daemon=True)
+                for _ in range(count if dist.get_rank() == 0 else 0)]
+    for program in programs:
+        program.start()
+    times = {}
+    for name in ("4KB", "64KB", "1MB"):
+        tensor = torch.ones(SIZES[name] // 4)
+        for between, kind in ((0, "row"), (2e-3, "work")):
+            dist.barrier()
+            total = 0
+            for _ in range(calls):
+                end = time.perf_counter() + between
+                while time.perf_counter() < end:
+                    pass
+                start = time.perf_counter()
+                dist.all_reduce(tensor)
+                total += time.perf_counter() - start
+            times[f"all_reduce_{name}_{kind}"] = total / calls * 1e3
+    dist.barrier()
+    for program in programs:
+        program.kill()
+    return times
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="of the small ones; the large ones a tenth of it")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--busy", type=int, default=0, help="small all-reduces beside so many busy programs")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -38,6 +72,12 @@ def main():
     warm_up = torch.ones(MEGABYTE // 4)
     for _ in range(options.calls):
         dist.all_reduce(warm_up)
+    if options.busy:
+        times = beside_busy_programs(options.calls, options.busy)
+        if dist.get_rank() == 0:
+            print(json.dumps(times))
+        dist.destroy_process_group()
+        return
     for name, num_bytes in SIZES.items():
         tensor = torch.ones(num_bytes // 4)
         times[f"all_reduce_{name}"] = median_ms(options.calls, num_bytes, lambda: dist.all_reduce(tensor))

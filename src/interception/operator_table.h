@@ -16,6 +16,7 @@ inline constexpr std::array kOperatorTable = std::to_array<const char*>({
     "_thnn_fused_lstm_cell",
     "_to_copy",
     "_weight_norm",
+    "add_.Scalar",
     "addmm",
     "addmm_",
     "addmv",

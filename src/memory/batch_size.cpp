@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 
@@ -37,6 +38,7 @@ void check_size(const comm::Group& group, int64_t start) {
 // Returns true if the call ran out of memory on any rank. Throws on all ranks what it threw on one, and if nothing
 // smaller is left to try.
 bool ran_out(const comm::Group& group, const BatchSizeAttempt& attempt, const std::exception_ptr& error) {
+  const comm::Purpose purpose("find_executable_batch_size");
   const auto all = comm::gather_object(group, error ? words_of(error) : std::string());
   if (error && !is_out_of_memory(error)) std::rethrow_exception(error);
   bool any = false;

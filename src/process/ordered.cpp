@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::process::detail {
@@ -24,6 +25,7 @@ void take_turn(const Process& process, bool mine, const char* name, const std::f
     thrown = std::current_exception();
     words.emplace_back("an exception without words");
   }
+  const comm::Purpose purpose("main_process_first");
   const auto all = comm::gather_object(process.group(), words);
   if (thrown) std::rethrow_exception(thrown);
   for (size_t rank = 0; rank < all.size(); ++rank) {

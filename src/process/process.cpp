@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/cpu_quota.h"
 #include "hasten/core/error.h"
 #include "hasten/process/device.h"
@@ -233,11 +234,15 @@ void Process::on_local_process(int chosen, const std::function<void()>& fn) cons
 }
 
 void Process::wait_for_everyone() const {
+  const comm::Purpose purpose("wait_for_everyone");
   group().barrier();
 }
 
 Logger Process::logger(const std::string& name) const {
-  return Logger(name, {rank(), world_size(), [group = group()] { group.barrier(); }});
+  return Logger(name, {rank(), world_size(), [group = group()] {
+                         const comm::Purpose purpose("lines of all ranks in order");
+                         group.barrier();
+                       }});
 }
 
 }  // namespace hasten::process

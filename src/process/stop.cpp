@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::process {
@@ -108,6 +109,7 @@ bool StopSignals::should_stop(const comm::Group& group) const {
   stopping_ = stopping_ || received();
   if (group.world_size() > 1) {
     const at::Tensor any = torch::tensor(stopping_ ? 1 : 0);
+    const comm::Purpose purpose("should_stop");
     group.all_reduce_(any, comm::ReduceOp::kMax);
     stopping_ = any.item<int>() > 0;
   }

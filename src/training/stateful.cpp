@@ -129,6 +129,13 @@ process::RandomState StateCodec<process::RandomState>::decode(const State& state
   return random;
 }
 
+bool names_collide(std::string_view one, std::string_view other) noexcept {
+  const auto is_below = [](std::string_view name, std::string_view above) {
+    return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
+  };
+  return one == other || is_below(one, other) || is_below(other, one);
+}
+
 const char* name_of(StateKind kind) noexcept {
   switch (kind) {
     case StateKind::kOptimizer:
@@ -169,10 +176,12 @@ void StateRegistry::add_entry(Entry entry) {
       return;
     }
     ++number;
-    if (!entry.name.empty() && other.name == entry.name) {
-      throw UsageError(Origin{"training"}, "two objects are registered as ", name_of(entry.kind), " '", entry.name,
-                       "'; expected a name for each. Give the second another name.");
-    }
+    if (entry.name.empty() || !names_collide(other.name, entry.name)) continue;
+    throw UsageError(
+        Origin{"training"}, "two objects are registered as ", name_of(entry.kind), " '", other.name, "' and '",
+        entry.name,
+        "'; expected names of which none is the other, nor begins with it and a '.', since tensors of both "
+        "could have one name. Give the second another name.");
   }
   const auto is_taken = [&](const std::string& name) {
     return std::any_of(entries_.begin(), entries_.end(),

@@ -106,7 +106,20 @@ TEST(StateRegistry, ANameForTwoObjectsIsRefused) {
 
   EXPECT_THAT(
       testing::words_of<UsageError>([&] { registry.add(StateKind::kCustom, std::make_shared<Counter>(), "ema"); }),
-      HasSubstr("two objects are registered as custom 'ema'"));
+      HasSubstr("two objects are registered as custom 'ema' and 'ema'"));
+}
+
+TEST(StateRegistry, NamesUnderWhichTensorsOfTwoObjectsCouldMeetAreRefusedAtRegistration) {
+  StateRegistry registry;
+  registry.add(StateKind::kCustom, std::make_shared<Counter>(), "ema");
+  const auto words_for = [&](const std::string& name) {
+    return testing::words_of<UsageError>([&] { registry.add(StateKind::kCustom, std::make_shared<Counter>(), name); });
+  };
+
+  EXPECT_THAT(words_for("ema.slow"), HasSubstr("'ema' and 'ema.slow'"));
+  registry.add(StateKind::kCustom, std::make_shared<Counter>(), "b.c");
+  EXPECT_THAT(words_for("b"), HasSubstr("'b.c' and 'b'"));
+  EXPECT_NO_THROW(registry.add(StateKind::kCustom, std::make_shared<Counter>(), "emas"));
 }
 
 }  // namespace

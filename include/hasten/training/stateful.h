@@ -138,6 +138,10 @@ enum class StateKind { kOptimizer, kScheduler, kLoader, kScaler, kCustom, kTrack
 /// "optimizer", "scheduler" …
 const char* name_of(StateKind kind) noexcept;
 
+/// Returns true if tensors of two objects of these names could be saved under one name: "ema" and "ema", or "ema" and
+/// "ema.slow". Collective: no. Blocks: no. Throws: nothing.
+bool names_collide(std::string_view one, std::string_view other) noexcept;
+
 /// A registered object that is still there.
 struct Registered {
   StateKind kind = StateKind::kCustom;
@@ -154,7 +158,8 @@ class StateRegistry {
  public:
   /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there
   /// already keeps its name. Without a name the object gets its number within its kind: "0", "1" ….
-  /// Collective: no. Blocks: no. Throws: UsageError if another existing object of the kind has the name.
+  /// Collective: no. Blocks: no. Throws: UsageError if the name collides with that of another existing object of the
+  /// kind (names_collide).
   template <Stateful T>
   void add(StateKind kind, const std::shared_ptr<T>& object, std::string name = {}) {
     T* raw = object.get();

@@ -1,5 +1,6 @@
 // Conversions between callers' tensors and a backend's; see codec.h.
 #include "comm/backend/codec.h"
+#include "compat/versions.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/types.h>
@@ -99,7 +100,11 @@ void write_back(const at::Tensor& to, const at::Tensor& from) {
   const at::Tensor target = to.detach();
   // Parts of one tensor may be the input and the output.
   const bool is_there = target.is_contiguous() && target.data_ptr() == from.data_ptr();
-  if (!is_there) target.copy_(from.view(target.sizes()));
+  if (!is_there) {
+    target.copy_(from.view(target.sizes()));
+  } else {
+    compat::bump_version(to);
+  }
 }
 
 }  // namespace hasten::comm

@@ -42,7 +42,8 @@ Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, co
 /// Returns the tensor of this dtype, flat, in `buffer` once it is divided, which happens in place.
 at::Tensor decode(const at::Tensor& buffer, int divisor, at::ScalarType dtype);
 
-/// Writes `from` (any shape of as many elements) into `to`, unless that is where it lies.
+/// Writes `from` (any shape of as many elements) into `to`, unless that is where it lies. `to` has another version
+/// afterwards.
 void write_back(const at::Tensor& to, const at::Tensor& from);
 
 }  // namespace hasten::comm

@@ -85,7 +85,7 @@ void Group::begin(OpType kind) const {
 
 Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kAllReduce);
+  group.enter(OpType::kAllReduce, site);
   check_result(tensor, name_of(OpType::kAllReduce), group.origin());
   check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
@@ -102,7 +102,7 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
 
 Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kReduce);
+  group.enter(OpType::kReduce, site);
   check_result(tensor, name_of(OpType::kReduce), group.origin());
   group.check_rank(root, "root", OpType::kReduce);
   check_reduction(tensor.scalar_type(), op, group.origin());
@@ -124,7 +124,7 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
 
 Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kBroadcast);
+  group.enter(OpType::kBroadcast, site);
   check_result(tensor, name_of(OpType::kBroadcast), group.origin());
   group.check_rank(root, "root", OpType::kBroadcast);
   if (group.alone()) return ended();
@@ -141,7 +141,7 @@ Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
 
 Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kAllGatherInto);
+  group.enter(OpType::kAllGatherInto, site);
   check_result(output, name_of(OpType::kAllGatherInto), group.origin());
   if (output.scalar_type() != input.scalar_type() || output.numel() != input.numel() * world_size()) {
     throw UsageError(group.origin(), "all_gather_into: the output is ", output.scalar_type(), " of ", output.numel(),
@@ -161,7 +161,7 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
 
 Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kAllGather);
+  group.enter(OpType::kAllGather, site);
   if (group.alone()) return ended(copies_of({tensor}));
   begin(OpType::kAllGather);
   const auto records = group.agree(Fingerprint::of(OpType::kAllGather, site).with_tensor(tensor));
@@ -192,7 +192,7 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
 
 Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int root, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kGather);
+  group.enter(OpType::kGather, site);
   group.check_rank(root, "root", OpType::kGather);
   if (group.alone()) return ended(copies_of({tensor}));
   begin(OpType::kGather);
@@ -237,7 +237,7 @@ at::Tensor scatter_header(const std::vector<at::Tensor>& parts, int world_size) 
 
 Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int root, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kScatter);
+  group.enter(OpType::kScatter, site);
   group.check_rank(root, "root", OpType::kScatter);
   const bool is_root = rank() == root;
   begin(OpType::kScatter);
@@ -268,7 +268,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
 
 Work<at::Tensor> Group::reduce_scatter_async(const at::Tensor& input, ReduceOp op, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kReduceScatter);
+  group.enter(OpType::kReduceScatter, site);
   if (input.dim() == 0 || input.size(0) % world_size() != 0) {
     throw UsageError(group.origin(), "reduce_scatter: dim 0 of the input, of shape [", join(input.sizes()),
                      "], cannot be cut into world_size(", world_size(), ") equal parts. Pad it.");
@@ -279,7 +279,7 @@ Work<at::Tensor> Group::reduce_scatter_async(const at::Tensor& input, ReduceOp o
 
 Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kReduceScatter);
+  group.enter(OpType::kReduceScatter, site);
   check_result(output, name_of(OpType::kReduceScatter), group.origin());
   if (output.scalar_type() != input.scalar_type() || input.numel() != output.numel() * world_size()) {
     throw UsageError(group.origin(), "reduce_scatter_into: the input is ", input.scalar_type(), " of ", input.numel(),
@@ -307,7 +307,7 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
 
 Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tensor>& parts, Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kAllToAll);
+  group.enter(OpType::kAllToAll, site);
   if (static_cast<int>(parts.size()) != world_size()) {
     throw UsageError(group.origin(), "all_to_all: ", parts.size(), " parts given, one for each of the ", world_size(),
                      " ranks needed.");
@@ -387,7 +387,7 @@ void compare_rows(const at::Tensor& all, int world_size, const Origin& origin) {
 Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows,
                                      Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kAllToAllInto);
+  group.enter(OpType::kAllToAllInto, site);
   check_result(output, name_of(OpType::kAllToAllInto), group.origin());
   const auto give = rows_of(input, rows.input, world_size(), "input", group.origin());
   const auto take = rows_of(output, rows.output, world_size(), "output", group.origin());
@@ -418,7 +418,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
 
 Work<> Group::barrier_async(Site site) const {
   Impl& group = *impl_;
-  group.check_open(OpType::kBarrier);
+  group.enter(OpType::kBarrier, site);
   if (group.alone()) return ended();
   begin(OpType::kBarrier);
   if (check_) group.agree(Fingerprint::of(OpType::kBarrier, site));

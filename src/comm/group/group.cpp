@@ -186,7 +186,7 @@ std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
   return records;
 }
 
-void Group::Impl::wait(Backend::Transfer& transfer, OpType kind) const {
+void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel& label) const {
   try {
     transfer.wait();
   } catch (const CommError&) {
@@ -194,11 +194,11 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind) const {
   } catch (const Backend::Mismatch& error) {
     throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
-    throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
+    throw CommError(origin(), name_of(kind), explain(name_of(kind) + label.in_brackets(), error.what()));
   }
 }
 
-std::string Group::Impl::explain(const char* what, const std::string& backend_words) const {
+std::string Group::Impl::explain(const std::string& what, const std::string& backend_words) const {
   const bool timed_out = backend_words.find("imed out") != std::string::npos;
   // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
   // leaves none. The short wait covers a store that is slower than the connection.
@@ -291,7 +291,7 @@ bool Transfers::done() {
 }
 
 void Transfers::wait() {
-  for (auto& transfer : transfers_) group_->wait(*transfer, kind_);
+  for (auto& transfer : transfers_) group_->wait(*transfer, kind_, label_);
 }
 
 void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {

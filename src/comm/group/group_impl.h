@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
 #include "hasten/comm/backend/backend.h"
 #include "hasten/comm/group/group.h"
@@ -68,10 +69,16 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void break_channel(const ChannelKey& key, std::exception_ptr why);
 
   /// Waits for a transfer. Turns the backend's exceptions into a CommError that names the failed rank and the reason.
-  void wait(Backend::Transfer& transfer, OpType kind) const;
+  void wait(Backend::Transfer& transfer, OpType kind) const { wait(transfer, kind, call_label()); }
+  void wait(Backend::Transfer& transfer, OpType kind, const CallLabel& label) const;
 
   void check_rank(int peer, const char* role, OpType kind) const;
   void check_open(OpType kind) const;
+  /// Begins a call: check_open, and the call's words for the others' errors.
+  void enter(OpType kind, const std::source_location& site) const {
+    check_open(kind);
+    set_call_label(site);
+  }
 
   void fail(const std::string& words) noexcept;
   std::optional<std::string> failure() const noexcept;
@@ -85,7 +92,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::atomic<int> subgroups_made = 0;
 
  private:
-  std::string explain(const char* what, const std::string& backend_words) const;
+  std::string explain(const std::string& what, const std::string& backend_words) const;
   std::vector<std::shared_ptr<Impl>> children() const;
 
   struct AbandonedTransfer {
@@ -123,7 +130,7 @@ namespace detail {
 class Transfers : public Operation {
  public:
   Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
-      : group_(std::move(group)), kind_(kind), transfers_(std::move(transfers)) {}
+      : group_(std::move(group)), kind_(kind), label_(call_label()), transfers_(std::move(transfers)) {}
 
   bool done() override;
   void wait() override;
@@ -134,6 +141,7 @@ class Transfers : public Operation {
  private:
   std::shared_ptr<Group::Impl> group_;
   OpType kind_;
+  CallLabel label_;
   std::vector<Backend::Started> transfers_;
 };
 

@@ -20,8 +20,8 @@ at::Tensor record_bytes(const Fingerprint& record) {
   return bytes;
 }
 
-void check_peer(const Group::Impl& group, int peer, int tag, OpType kind) {
-  group.check_open(kind);
+void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const Group::Site& site) {
+  group.enter(kind, site);
   if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
   group.check_rank(peer, "the peer", kind);
   group.require_connected(kind);
@@ -146,7 +146,7 @@ void Group::Impl::break_channel(const ChannelKey& key, std::exception_ptr why) {
 
 Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) const {
   Impl& group = *impl_;
-  check_peer(group, to, tag, OpType::kSend);
+  check_peer(group, to, tag, OpType::kSend, site);
   group.reap();
   Backend& backend = group.backend_for(tensor);
   std::vector<Backend::Started> transfers;
@@ -160,7 +160,7 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
 
 Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) const {
   Impl& group = *impl_;
-  check_peer(group, from, tag, OpType::kSend);
+  check_peer(group, from, tag, OpType::kSend, site);
   group.reap();
   check_result(tensor, "receive", group.origin());
   Backend& backend = group.backend_for(tensor);

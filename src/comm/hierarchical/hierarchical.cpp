@@ -12,6 +12,7 @@
 #include "comm/backend/codec.h"
 #include "comm/backend/reduction.h"
 #include "comm/connecting/serial_executor.h"
+#include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
 #include "hasten/core/error.h"
 
@@ -159,7 +160,8 @@ class Hierarchical : public Backend {
 
  private:
   Started submit(OpType kind, std::function<void()> parts) {
-    return std::make_unique<Job>(line_->submit([this, kind, parts = std::move(parts)] {
+    return std::make_unique<Job>(line_->submit([this, kind, parts = std::move(parts), label = call_label()] {
+      set_call_label(label);
       try {
         parts();
       } catch (const Mismatch& error) {

@@ -18,6 +18,7 @@ class Describer final : public Walker {
   explicit Describer(StructureDetail detail) : detail_(detail) {}
 
   void tensor(at::Tensor& tensor) override {
+    for (Bracket& bracket : open_) bracket.has_tensor = true;
     if (detail_ == StructureDetail::kNames) return element("tensor");
     std::vector<std::string> sizes;
     for (const int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
@@ -29,6 +30,7 @@ class Describer final : public Walker {
   }
   void open(char bracket) override {
     element(std::string(1, bracket));
+    open_.push_back({text_.size()});
     first_ = true;
   }
   void name(std::string_view key) override {
@@ -38,6 +40,11 @@ class Describer final : public Walker {
   void leaf() override { element("-"); }
   void none() override { element("none"); }
   void close(char bracket) override {
+    // Lists of objects are gathered and sent whatever their lengths.
+    const Bracket opened = open_.back();
+    open_.pop_back();
+    const bool any_length = detail_ == StructureDetail::kRows || detail_ == StructureDetail::kShapesOfTensors;
+    if (any_length && bracket == ']' && !opened.has_tensor) text_.replace(opened.begin, std::string::npos, "*");
     text_ += bracket;
     first_ = false;
   }
@@ -51,7 +58,13 @@ class Describer final : public Walker {
     text_ += word;
   }
 
+  struct Bracket {
+    size_t begin;
+    bool has_tensor = false;
+  };
+
   StructureDetail detail_;
+  std::vector<Bracket> open_;
   bool first_ = true;
   std::string text_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm {
@@ -35,6 +36,7 @@ Fingerprint Fingerprint::of(OpType kind, const std::source_location& site) {
   std::string_view file(site.file_name());
   if (const size_t slash = file.rfind('/'); slash != std::string_view::npos) file.remove_prefix(slash + 1);
   std::copy_n(file.begin(), std::min(file.size(), record.file.size() - 1), record.file.begin());
+  if (Purpose::current().text != nullptr) record.label = CallLabel::of(site);
   return record;
 }
 
@@ -69,7 +71,7 @@ std::string describe(const Fingerprint& record) {
                                 record.dims > shown ? ", …]" : "]");
   if (record.dtype != Fingerprint::kNone) out += text(" of ", static_cast<at::ScalarType>(record.dtype), ' ', list);
   if (record.kind == OpType::kSubgroup) out += " of ranks " + list;
-  return text(out, " at ", record.file.data(), ':', record.line);
+  return text(out, " at ", record.file.data(), ':', record.line, record.label.in_brackets());
 }
 
 std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank) {
@@ -79,7 +81,7 @@ std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank)
     if (by_rank[0].sequence != by_rank[rank].sequence) {
       what += text(" (operations number ", by_rank[0].sequence, " and ", by_rank[rank].sequence, " of the group)");
     }
-    return what + ". Every rank of a group must make the same calls in the same order.";
+    return text(what, ". ", kSameCalls, '.');
   }
   return std::nullopt;
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/types/call_label.h"
 #include "hasten/comm/types/collective.h"
 
 namespace hasten::comm {
@@ -35,6 +36,8 @@ struct Fingerprint {
   uint64_t trailing = 0;
   /// The last part of the call's source file name, cut to fit.
   std::array<char, 48> file{};
+  /// The call's purpose, if it has one.
+  CallLabel label{};
 
   static Fingerprint of(OpType kind, const std::source_location& site);
   Fingerprint& with_tensor(const at::Tensor& tensor);
@@ -45,7 +48,12 @@ struct Fingerprint {
 };
 static_assert(std::is_trivially_copyable_v<Fingerprint>);
 
-/// "all_reduce(sum) of float32 [4, 3] at train.cpp:42".
+/// The rule that ranks with different calls have broken.
+inline constexpr const char* kSameCalls =
+    "Every rank of a group must make the same calls in the same order: loops of equal length and batch size (or "
+    "join_uneven_inputs), and no call of all ranks behind a condition that only some of them meet";
+
+/// "all_reduce(sum) of float32 [4, 3] at train.cpp:42", with a purpose behind it in brackets.
 std::string describe(const Fingerprint& record);
 
 /// Returns nothing if all records describe one operation. Otherwise returns a sentence that names the first rank that

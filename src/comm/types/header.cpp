@@ -14,13 +14,13 @@ std::string describe(const Header& header) {
   if (header.dtype >= 0) call += text(" of ", header.count, ' ', static_cast<c10::ScalarType>(header.dtype));
   if (header.dtype < 0 && header.count > 0) call += text(" of ", header.count, " bytes");
   if (header.root >= 0) call += text(", root ", header.root);
-  return call;
+  return call + header.label.in_brackets();
 }
 
 }  // namespace
 
 Header header_of(OpType kind, int64_t count, int root) {
-  return {.kind = static_cast<uint32_t>(kind), .root = root, .count = count};
+  return {.kind = static_cast<uint32_t>(kind), .root = root, .count = count, .label = call_label()};
 }
 
 Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root, int64_t extra) {
@@ -29,13 +29,14 @@ Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root, i
           .reduce_op = static_cast<int32_t>(op),
           .root = root,
           .count = tensor.numel(),
-          .extra = extra};
+          .extra = extra,
+          .label = call_label()};
 }
 
 std::string difference(const std::string& rank, const Header& call, const std::string& other_rank,
                        const Header& other_call) {
-  return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ", describe(other_call),
-              ". Every rank of a group must make the same calls in the same order");
+  return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ", describe(other_call), ". ",
+              kSameCalls);
 }
 
 }  // namespace hasten::comm

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
 
 namespace hasten::comm {
@@ -21,14 +22,15 @@ struct Header {
   int64_t count = 0;
   /// Further values of the operation, which are not compared.
   int64_t extra = 0;
+  CallLabel label = {};
 };
 
-/// Of what moves `count` bytes.
+/// Headers have the thread's call label. Of what moves `count` bytes.
 Header header_of(OpType kind, int64_t count, int root = -1);
 /// Of operations that add up tensors like this one.
 Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
 
-/// Returns true if both are equal, but for `extra`.
+/// Returns true if both are equal, but for `extra` and `label`.
 inline bool same_call(const Header& a, const Header& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root && a.count == b.count;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "data/metrics/exact_sum.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::data {
@@ -30,6 +31,7 @@ Tensor counted(const Tensor& targets, std::optional<int64_t> ignore_index) {
 
 Tensor sum_over(const comm::Group& group, const Tensor& counts) {
   const Tensor sum = counts.clone();
+  const comm::Purpose purpose("a counted metric");
   group.all_reduce_(sum);
   return sum;
 }
@@ -122,7 +124,9 @@ double Mean::value_of(const Tensor& counts) {
     std::copy_n(plain.const_data_ptr<int64_t>() + begin, list.size(), list.begin());
     return detail::ExactSum::of(list).value();
   };
-  return value(0) / value(detail::ExactSum::kNumWords);
+  const double weights = value(detail::ExactSum::kNumWords);
+  // 0 / 0 has a sign, with which it would be printed.
+  return weights == 0 ? std::numeric_limits<double>::quiet_NaN() : value(0) / weights;
 }
 
 double Mean::compute(const comm::Group& group) const {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "hasten/comm/nested/json_objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/join/joined_models.h"
@@ -114,6 +115,7 @@ ActiveRanks Join::hold_round(const JoinCall& mine) {
   // Until the round has ended well, an error is one of all ranks.
   ended_ = true;
   std::vector<JoinCall> calls;
+  const comm::Purpose purpose("join_uneven_inputs");
   for (const json& call : comm::gather_object(group_.with_check(false), encoded(mine))) calls.push_back(decoded(call));
   check_that_none_has_failed(calls, origin);
   check_that_none_is_rejected(calls, origin);
@@ -178,6 +180,7 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
     }
     const std::string written = mine.str();
     const json bytes = json::binary({written.begin(), written.end()});
+    const comm::Purpose purpose("end of join_uneven_inputs");
     const json::binary_t told = comm::broadcast_object(group, bytes, root).get_binary();
     if (group.rank() == root) continue;
     std::istringstream theirs(std::string(told.begin(), told.end()));
@@ -188,6 +191,7 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
   for (const auto& one : registry.all()) {
     if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
     const core::Value state = group.rank() == root ? one.state().value() : core::Value();
+    const comm::Purpose purpose("end of join_uneven_inputs");
     const core::Value theirs = comm::broadcast_object(group, state, root);
     if (group.rank() != root) one.load_state(theirs);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
@@ -62,6 +63,7 @@ void JoinedModels::shadow_backward(const training::JoinCall& call, const trainin
 void JoinedModels::finish(int root) {
   std::vector<int64_t> kept;
   for (const auto& model : models_) kept.push_back(has_gradients(*model) ? 1 : 0);
+  const comm::Purpose purpose("end of join_uneven_inputs");
   kept = comm::broadcast_object(group_.with_check(false), kept, root);
   for (size_t i = 0; i < models_.size(); ++i) {
     models_[i]->broadcast_from(root);

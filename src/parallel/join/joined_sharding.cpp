@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "parallel/shard/optimizer_state.h"
@@ -105,6 +106,7 @@ void JoinedSharding::shadow_step(const training::JoinCall& call) {
 void JoinedSharding::finish(int root) {
   for (const auto& [name, optimizer] : loop_.optimizer_registry.optimizers()) {
     if (!loop_.sharding->steps(*optimizer)) continue;
+    const comm::Purpose purpose("end of join_uneven_inputs");
     const auto numbers = comm::broadcast_object(loop_.group, numbers_of(*optimizer), root);
     set_numbers(*optimizer, numbers, 0);
   }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
 
 namespace hasten::parallel {
@@ -38,6 +39,7 @@ bool Operations::check_trigger() {
 
 bool Operations::reduce_trigger() {
   const auto mine = at::scalar_tensor(triggered_ ? 1 : 0, at::kInt);
+  const comm::Purpose purpose("check_trigger");
   const bool any = comm::reduce(group(), mine).item<int>() > 0;
   if (any) triggered_ = false;
   return any;
@@ -71,6 +73,7 @@ bool Operations::goes_first_locally() {
 
 bool Operations::is_first_of_machine(const training::ActiveRanks& active) const {
   const int mine = process_.node_rank();
+  const comm::Purpose purpose("local_main_process_first");
   const auto machines = comm::gather_object(group(), mine);
   for (const int other : active.ranks) {
     if (machines[other] == mine) return other == process_.rank();

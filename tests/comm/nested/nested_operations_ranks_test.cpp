@@ -18,13 +18,12 @@ using Named = std::map<std::string, torch::Tensor>;
 TEST(Gather, ConcatenatesEveryRanksRowsInRankOrder) {
   run_ranks(3, [](process::Process& process) {
     const int rank = process.rank();
-    const std::tuple value{torch::full({2, 2}, rank), torch::tensor(10 * rank), std::string("mine")};
+    const std::tuple value{torch::full({2, 2}, rank), torch::tensor(10 * rank)};
 
-    const auto [rows, scalars, word] = gather(process.group(), value);
+    const auto [rows, scalars] = gather(process.group(), value);
 
     EXPECT_TRUE(rows.equal(torch::tensor({0, 0, 1, 1, 2, 2}).unsqueeze(1).expand({6, 2})));
     EXPECT_TRUE(scalars.equal(torch::tensor({0, 10, 20})));
-    EXPECT_EQ(word, "mine");
   });
 }
 
@@ -56,6 +55,40 @@ TEST(Gather, OfDifferentStructuresThrowsOnEveryRankNamingBothSides) {
   });
 
   EXPECT_THAT(words, Each(HasSubstr("rank 0 passes {labels: Float[*, 2]}, rank 2 passes {lables: Float[*, 2]}")));
+}
+
+TEST(Gather, JoinsListsOfObjectsInRankOrderWhateverTheirLengths) {
+  run_ranks(3, [](process::Process& process) {
+    const int rank = process.rank();
+    const std::vector<std::string> words(rank, "word " + std::to_string(rank));
+    const std::map<std::string, std::vector<std::vector<int64_t>>> nested{{"a", {{rank, rank}}}};
+    const std::tuple value{torch::tensor({rank}), words, nested, std::vector<bool>{rank == 1}};
+
+    for (const bool check : {false, true}) {
+      const auto [rows, all_words, all_nested, flags] = gather(process.group().with_check(check), value);
+
+      EXPECT_TRUE(rows.equal(torch::tensor({0, 1, 2})));
+      EXPECT_THAT(all_words, ::testing::ElementsAre("word 1", "word 2", "word 2"));
+      EXPECT_THAT(all_nested.at("a"), ::testing::ElementsAre(std::vector<int64_t>{0, 0}, std::vector<int64_t>{1, 1},
+                                                             std::vector<int64_t>{2, 2}));
+      EXPECT_THAT(flags, ::testing::ElementsAre(false, true, false));
+    }
+  });
+}
+
+TEST(Broadcast, SendsNumbersTextsAndLists) {
+  run_ranks(2, [](process::Process& process) {
+    const int rank = process.rank();
+    const std::tuple value{torch::tensor(rank), rank + 0.5, std::string(rank + 1, 'x'),
+                           std::vector<int>(rank + 1, rank)};
+
+    const auto [tensor, number, word, list] = broadcast(process.group(), value, 1);
+
+    EXPECT_EQ(tensor.item<int>(), 1);
+    EXPECT_EQ(number, 1.5);
+    EXPECT_EQ(word, "xx");
+    EXPECT_THAT(list, ::testing::ElementsAre(1, 1));
+  });
 }
 
 TEST(Broadcast, GivesEveryRankTheRootsTensorsAndKeepsItsOwn) {
@@ -90,6 +123,35 @@ TEST(Reduce, SumsAveragesAndScales) {
     EXPECT_TRUE(scaled[0].equal(torch::full({2}, 3.0)));
     EXPECT_TRUE(value[0].equal(torch::full({2}, 1.0 + process.rank())));
   });
+}
+
+TEST(Reduce, AddsUpNumbersAloneAndInStructures) {
+  run_ranks(3, [](process::Process& process) {
+    const int rank = process.rank();
+    const auto group = process.group();
+    const std::unordered_map<std::string, double> losses{{"a", rank + 0.25}, {"b", 1e-300}};
+    const std::tuple value{rank, torch::tensor(rank * 2.0), std::vector<int8_t>{1, 2}, losses, rank == 1};
+
+    const auto [count, tensor, list, map, flag] = reduce(group, value);
+
+    EXPECT_EQ(count, 3);
+    EXPECT_EQ(tensor.item<double>(), 6.0);
+    EXPECT_THAT(list, ::testing::ElementsAre(3, 6));
+    EXPECT_EQ(map.at("a"), 3.75);
+    EXPECT_EQ(map.at("b"), 3e-300);
+    EXPECT_TRUE(flag);
+    EXPECT_EQ(reduce(group, 1.5 * rank, {.op = ReduceOp::kMean}), 1.5);
+    EXPECT_EQ(reduce(group, int64_t{1} << (40 + rank), {.op = ReduceOp::kMax}), int64_t{1} << 42);
+    EXPECT_EQ(reduce(group, 1.0F * rank, {.scale = 0.5}), 1.5F);
+    EXPECT_THAT(reduce(group, std::vector<bool>{rank == 0, false}), ::testing::ElementsAre(true, false));
+  });
+}
+
+TEST(Reduce, OfAnIntegerThatItsTypeCannotHoldThrowsOnEveryRank) {
+  const auto words =
+      run_ranks_collecting(2, [](process::Process& process) { reduce(process.group(), std::vector<int8_t>{100}); });
+
+  EXPECT_THAT(words, Each(HasSubstr("the integer 200 does not fit its type")));
 }
 
 TEST(PadAcrossProcesses, PadsToTheLargestSizeOfAnyRank) {

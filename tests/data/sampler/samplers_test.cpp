@@ -141,6 +141,12 @@ TEST(Samplers, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2, .rank = 2}), UsageError);
 }
 
+TEST(DistributedSampler, HasNoNumberOfRanksByDefault) {
+  EXPECT_THROW(DistributedSampler(5, DistributedSamplerOptions{}), UsageError);
+  EXPECT_THROW(DistributedSampler(5, {.num_replicas = 2}), UsageError);
+  EXPECT_THROW(DistributedSampler(5, {.rank = 0}), UsageError);
+}
+
 TEST(SeedableRandomSampler, WithoutReplacementGivesEachIndexOncePerTimeThrough) {
   for (const Order order : {Order::kTorch, Order::kKeyed}) {
     SeedableRandomSampler once(31, {.seed = 1, .order = order});

@@ -4,7 +4,8 @@
 //
 // Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp, compiled once),
 // and builds the structure again. All ranks must pass the same structure. If the group is checked (Group::checked),
-// they first compare it and throw naming both sides. Leaves that hold no tensor pass through.
+// they first compare it and throw naming both sides. Numbers, texts and lists take part, too (leaves.h); operations on
+// one rank alone leave them as they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,13 +15,15 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/comm/nested/leaves.h"
 #include "hasten/comm/nested/nested.h"
 
 namespace hasten::comm {
 
 /// The detail of structure_of about tensors: nothing ("tensor"), dtype and all sizes but the first ("Float[*, 28]"),
-/// dtype and all sizes ("Float[64, 28]").
-enum class StructureDetail { kNames, kRows, kShapes };
+/// dtype and all sizes ("Float[64, 28]"). kRows and kShapesOfTensors write "[*]" for sequences without tensors, which
+/// may be of any length.
+enum class StructureDetail { kNames, kRows, kShapes, kShapesOfTensors };
 
 namespace detail {
 
@@ -72,22 +75,27 @@ Group agreed(const Group& group, const char* operation, const T& value, Structur
 
 /// Concatenates every tensor along dim 0 over all ranks, in rank order. Scalars become [world_size], also in a world of
 /// one, where Accelerate leaves them scalars. First sizes may differ between the ranks. The results are new tensors
-/// without autograd history.
-/// Collective: yes. Blocks: yes. Throws: CommError (peer; another structure on a checked group).
+/// without autograd history. Vectors of numbers, texts and other objects become those of all ranks, one after the
+/// other. A single number or text does not compile: gather_object gives all of them. Collective: yes. Blocks: yes.
+/// Throws: CommError (peer; another structure on a checked group).
 template <class T>
 T gather(const Group& group, const T& value, Group::Site site = Group::Site::current()) {
   const Group agreed = detail::agreed(group, "gather", value, StructureDetail::kRows, site);
-  return detail::with_tensors(value, detail::gather(agreed, tensors_of(value), site));
+  T result = detail::with_tensors(value, detail::gather(agreed, tensors_of(value), site));
+  detail::join_lists(result, [&](const auto& list) { return detail::gather_list(agreed, list, site); });
+  return result;
 }
 
 /// Sets every tensor to that of rank `from`; shapes and dtypes are the same everywhere. New tensors on every rank
-/// (Accelerate overwrites the arguments). Leaves that are no tensors stay each rank's own: see objects.h.
+/// (Accelerate overwrites the arguments). Numbers, texts and vectors of objects become those of rank `from`, too.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group; CommError as gather.
 template <class T>
 T broadcast(const Group& group, const T& value, int from = 0, Group::Site site = Group::Site::current()) {
   const Group agreed =
-      detail::agreed(group, "broadcast", value, StructureDetail::kShapes, site, "from rank ", from, ": ");
-  return detail::with_tensors(value, detail::broadcast(agreed, tensors_of(value), from, site));
+      detail::agreed(group, "broadcast", value, StructureDetail::kShapesOfTensors, site, "from rank ", from, ": ");
+  T result = detail::with_tensors(value, detail::broadcast(agreed, tensors_of(value), from, site));
+  detail::broadcast_leaves(agreed, result, from, site);
+  return result;
 }
 
 struct ReduceOptions {
@@ -101,14 +109,16 @@ Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& 
 const char* reduction_name(ReduceOp op) noexcept;
 }  // namespace detail
 
-/// Reduces every tensor over the ranks, times `scale`; the results are new tensors without autograd history.
-/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers; CommError.
+/// Reduces every tensor and every number over the ranks, times `scale`; the results are new tensors without autograd
+/// history. Numbers are reduced as int64, double or bool. Texts do not compile.
+/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers, and for an
+/// integer that its type cannot hold; CommError.
 template <class T>
 T reduce(const Group& group, const T& value, const ReduceOptions& options = {},
          Group::Site site = Group::Site::current()) {
   const Group agreed =
       detail::agreed(group, "reduce", value, StructureDetail::kShapes, site, detail::reduction_name(options.op), ": ");
-  return detail::with_tensors(value, detail::reduce(agreed, tensors_of(value), options, site));
+  return detail::from_numbers(value, detail::reduce(agreed, detail::with_numbers(value), options, site));
 }
 
 struct PadOptions {
@@ -124,7 +134,8 @@ namespace detail {
 Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site);
 }
 
-/// Pads every tensor along `dim` to the largest size that any rank has there, so that gather can follow.
+/// Pads every tensor along `dim` to the largest size that any rank has there, so that gather can follow. All else stays
+/// this rank's own.
 /// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as gather.
 template <class T>
 T pad_across_processes(const Group& group, const T& value, const PadOptions& options = {},

@@ -29,6 +29,8 @@ struct LoaderOptions {
   bool drop_last = false;
   /// Batches come on the process's device. On the CPU nothing is copied either way.
   bool put_on_device = true;
+  /// Prepare does not warn of a dataset without samples.
+  bool allow_empty = false;
   /// On an accelerator, batches pass through pinned memory (filled by the workers). They are copied on a stream of
   /// their own while the loop has the batch before, and the host does not wait (staging.h). Costs pinned host memory of
   /// max_jobs batches, and device memory of one. Without effect on the CPU.

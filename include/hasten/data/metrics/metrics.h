@@ -22,11 +22,18 @@ inline bool has_padding(const training::LoaderPosition& position) noexcept {
   return position.end_of_dataloader && position.remainder > 0;
 }
 
-/// Returns a gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
+/// Returns a gathered structure (comm/nested.h) whose tensors and lists are cut to the first `remainder` rows on the
+/// last batch.
 /// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
 template <class T>
 T truncate_to_remainder(const T& gathered, const training::LoaderPosition& position) {
-  return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
+  if (!has_padding(position)) return gathered;
+  T cut = comm::slice(gathered, 0, position.remainder);
+  comm::detail::join_lists(cut, [&](auto list) {
+    if (list.size() > static_cast<size_t>(position.remainder)) list.resize(static_cast<size_t>(position.remainder));
+    return list;
+  });
+  return cut;
 }
 
 /// Returns this rank's part of a batch without the rows that were given once more. It serves metrics for which each

@@ -4,14 +4,19 @@
 // spreads any sampler over the ranks and refuses this one, which would divide the data twice.
 #pragma once
 
+#include <optional>
+
 #include "hasten/data/sampler/detail/traits.h"
 #include "hasten/data/sampler/samplers.h"
+#include "hasten/process/process.h"
 
 namespace hasten::data {
 
 struct DistributedSamplerOptions {
-  int num_replicas = 1;
-  int rank = 0;
+  /// How many ranks share the samples, and the number of this one. Unset: those of the process or group that the
+  /// sampler is made with.
+  std::optional<int> num_replicas = {};
+  std::optional<int> rank = {};
   bool shuffle = true;
   /// The order is a function of seed + epoch (kTorch) and must be the same on every rank.
   uint64_t seed = 0;
@@ -25,8 +30,14 @@ struct DistributedSamplerOptions {
 /// each epoch, or let the epochs count themselves.
 class DistributedSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside 0 … num_replicas - 1.
-  explicit DistributedSampler(size_t num_indices, const DistributedSamplerOptions& options = {});
+  /// `options` names num_replicas and rank: without them every rank would get all samples.
+  /// Collective: no. Blocks: no. Throws: UsageError if one of them is not given, or for a rank outside
+  /// 0 … num_replicas - 1.
+  DistributedSampler(size_t num_indices, const DistributedSamplerOptions& options);
+  /// Gives this rank of a process, or of a group, its part.
+  DistributedSampler(size_t num_indices, const process::Process& process,
+                     const DistributedSamplerOptions& options = {});
+  DistributedSampler(size_t num_indices, const comm::Group& group, const DistributedSamplerOptions& options = {});
   size_t size() const noexcept override { return num_samples_; }
 
  protected:

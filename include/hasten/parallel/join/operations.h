@@ -42,12 +42,14 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   const comm::Group& own_group() const noexcept { return own_group_; }
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept { return gradients_; }
 
-  /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
+  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure (comm/nested.h).
   /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks' structures differ.
   template <class T>
   T gather(const T& value, Site site) {
-    if (is_joining()) return comm::detail::with_tensors(value, join_call({}, comm::tensors_of(value)));
-    return comm::gather(group(), value, site);
+    if (!is_joining()) return comm::gather(group(), value, site);
+    T result = comm::detail::with_tensors(value, join_call({}, comm::tensors_of(value)));
+    comm::detail::join_lists(result, [&](const auto& list) { return gather_list(list, site); });
+    return result;
   }
 
   /// gather without the samples that were repeated to make the last batch even.
@@ -60,18 +62,15 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// comm/nested/json_objects.h).
   template <comm::Serialisable T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects, Site site) {
-    std::vector<T> all;
-    notify("gather_object");
-    for (auto& part : comm::gather_object(group(), objects, site))
-      std::move(part.begin(), part.end(), std::back_inserter(all));
-    return data::truncate_objects(std::move(all), gradients_->position());
+    return data::truncate_objects(gather_list(objects, site), gradients_->position());
   }
 
-  /// Returns the sum or mean over the ranks, elementwise, of any nested structure.
+  /// Returns the sum or mean over the ranks, elementwise, of the tensors and numbers of any nested structure.
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options, Site site) {
     if (!is_joining()) return comm::reduce(group(), value, options, site);
-    return comm::detail::with_tensors(value, join_call({TensorCall::Kind::kReduce, options}, comm::tensors_of(value)));
+    return comm::detail::from_numbers(
+        value, join_call({TensorCall::Kind::kReduce, options}, comm::detail::with_numbers(value)));
   }
 
   /// Pads every tensor along a dim to the largest size any rank has.
@@ -136,6 +135,11 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   void shadow(const training::JoinCall& call, const training::ActiveRanks& active) override;
 
  private:
+  template <comm::Serialisable T>
+  std::vector<T> gather_list(const std::vector<T>& list, const Site& site) {
+    notify("gather_object");
+    return comm::detail::gather_list(group(), list, site);
+  }
   /// The joined loop, if one is open. The observer of own_group, whose copies may outlive this object, shares it.
   struct OpenLoop {
     std::shared_ptr<training::JoinScope> join;

@@ -1,6 +1,8 @@
 // See dispatch.h.
 #include "data/loader/detail/dispatch.h"
 
+#include "hasten/comm/types/purpose.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -36,6 +38,7 @@ std::optional<PlannedBatch> Dispatcher::next() {
     step = next_step();
     parts = pack(step);
   }
+  const comm::Purpose purpose("a batch from rank 0");
   const at::Tensor mine = group.scatter(parts, 0);
   if (step.error) std::rethrow_exception(step.error);
   ParcelReader reader(mine);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::data {
@@ -43,6 +44,7 @@ void SamplerStream::begin_epoch() {
     const std::lock_guard lock(swapping());
     stream_ = generator_state();
   }
+  const comm::Purpose purpose("random state of the loader");
   group_.broadcast_(stream_, 0);  // outside the lock: ranks that are threads wait for each other here
   start_ = stream_;
 }
@@ -70,6 +72,7 @@ std::vector<uint8_t> SamplerStream::start() const {
 uint64_t SamplerStream::seed_of_rank_0() const {
   const at::Tensor seed = at::empty({}, at::kLong);
   *seed.mutable_data_ptr<int64_t>() = static_cast<int64_t>(at::detail::getDefaultCPUGenerator().current_seed());
+  const comm::Purpose purpose("seed of the loader");
   group_.broadcast_(seed, 0);
   return static_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
 }
