@@ -152,9 +152,10 @@ HookHandle Checkpoints::add_load_hook(Hook hook) {
 
 void Checkpoints::add_component(training::NamedStateful component) {
   for (const auto& other : *impl_->run.components) {
-    if (other.name == component.name) {
-      throw UsageError(impl_->origin(), "two components are named '", component.name, "'; expected a name for each.");
-    }
+    if (!training::names_collide(other.name, component.name)) continue;
+    throw UsageError(impl_->origin(), "two components are named '", other.name, "' and '", component.name,
+                     "'; expected names of which none is the other, nor begins with it and a '.'. Give the second "
+                     "another name.");
   }
   impl_->run.components->push_back(std::move(component));
 }

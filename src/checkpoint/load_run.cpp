@@ -15,6 +15,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/folders/manifest.h"
@@ -354,12 +355,14 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
 }  // namespace
 
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
+  const comm::Purpose purpose("load_state");
   impl_->settle_current();
   if (path.empty()) return *load_newest(*impl_, {}, true, options);
   return load_folder(*impl_, decide(*impl_, path, {}, true).path, options);
 }
 
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
+  const comm::Purpose purpose("resume");
   impl_->settle_current();
   return load_newest(*impl_, options.step, false, options.load);
 }

@@ -8,10 +8,12 @@
 #include <unordered_map>
 
 #include "checkpoint/source_reader.h"
+#include "compat/versions.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/files/base/box.h"
@@ -163,7 +165,7 @@ void read_into(const at::Tensor& target, const files::TensorSource& source, cons
   if (!through_copy && plain.device().is_cpu() && plain.is_contiguous() && plain.scalar_type() == dtype &&
       plain.numel() > 0) {
     source.read_all(name, plain.mutable_data_ptr());
-    if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
+    compat::bump_version(target);
     compat::notify_changed(target);
     return;
   }
@@ -178,6 +180,7 @@ void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& m
                    const comm::Group& share) {
   SourceReader reader(source);
   for (const auto& [index, name] : match.pairs) reader.into(wanted[index].tensor, name, /*through_copy=*/false);
+  const comm::Purpose purpose("load_weights");
   const auto digests = comm::gather_object(share, reader.shared_digest());
   const bool alike = std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; });
   reader.read(alike ? &share : nullptr);

@@ -120,7 +120,8 @@ OptimizerState optimizer_state(const torch::optim::Optimizer& optimizer, const P
     for (size_t i = 0; i < group.params().size(); ++i) {
       own.parameters.push_back(place_name(name_of, group.params()[i], g, i));
       const auto found = states.find(group.params()[i].unsafeGetTensorImpl());
-      if (found == states.end() || !done.insert(own.parameters.back()).second) continue;
+      // libtorch leaves empty entries where it looked for a state.
+      if (found == states.end() || found->second == nullptr || !done.insert(own.parameters.back()).second) continue;
       Slots slots = codec.state(*found->second);
       if (!slots.empty()) out.state.emplace_back(own.parameters.back(), std::move(slots));
     }

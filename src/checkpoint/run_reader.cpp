@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 
+#include "compat/versions.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/compat/storage_watch.h"
@@ -51,7 +52,7 @@ void RunReader::into(const at::Tensor& target, const std::string& name, bool thr
   if (is_direct) {
     out.begin = [plain] { return plain.mutable_data_ptr(); };
     out.end = [target] {
-      if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
+      compat::bump_version(target);
       compat::notify_changed(target);
     };
   } else {

@@ -15,6 +15,7 @@
 #include "checkpoint/impl.h"
 #include "checkpoint/writer_thread.h"
 #include "hasten/checkpoint/python_tensor.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/core/version.h"
@@ -447,6 +448,11 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
 }  // namespace
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
+  const comm::Purpose purpose("save_state");
+  // Each rank saves its part of what all should have alike. check_replicas looks at all of it.
+  if (own.run.models != nullptr && !options.check_replicas) {
+    for (const auto& model : own.run.models->all()) model->check_parameters();
+  }
   const bool automatic = path.empty();
   const bool background = options.background.value_or(automatic);
   if (!options.skip_if_busy) own.settle_current();

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "compat/versions.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/steps/rules.h"
 #include "optim/steps/kernels.h"
@@ -318,6 +319,7 @@ void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
     } else {
       loop(fixed_.rule, arrays, n, fixed_.decouple_wd);
     }
+    compat::bump_version(parameter);
   } else {
     step_by_operators(options, n, parameter, state);
   }

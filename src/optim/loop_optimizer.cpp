@@ -1,5 +1,6 @@
 // The common part of the steps of ApexAdam, ApexSgd, Lamb and NovoGrad; see loop_optimizer.h.
 #include "optim/loop_optimizer.h"
+#include "compat/versions.h"
 
 #include <cmath>
 
@@ -81,6 +82,7 @@ steps::Slice Target::slice(const at::Tensor& first, const at::Tensor& second) co
     result.copy = parameter.mutable_data_ptr();
     result.copy_storage = storage_of(parameter.scalar_type());
   }
+  compat::bump_version(parameter);
   result.gradient = gradient.const_data_ptr();
   result.gradient_storage = storage_of(gradient.scalar_type());
   result.states = {first.defined() ? first.mutable_data_ptr() : nullptr,

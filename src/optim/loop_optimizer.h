@@ -21,6 +21,7 @@ at::Tensor moment_like(const at::Tensor& parameter);
 /// copy.
 struct Target {
   Target(const at::Tensor& parameter, LoopState& state, bool with_master);
+  /// Returns what a step loop writes to; the parameter has another version from then on.
   steps::Slice slice(const at::Tensor& first, const at::Tensor& second = {}) const;
   /// Writes a copy back that operators have stepped.
   void finish() const;

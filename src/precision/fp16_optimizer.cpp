@@ -68,7 +68,10 @@ void Fp16Optimizer::update_master_grads() {
 
 double Fp16Optimizer::clip_master_grads(double max_norm, double norm_type) {
   if (overflow_) return -1;
-  return torch::nn::utils::clip_grad_norm_(masters_.all(), max_norm, norm_type);
+  // Nothing has no largest element.
+  auto masters = masters_.all();
+  std::erase_if(masters, [](const at::Tensor& master) { return master.numel() == 0; });
+  return torch::nn::utils::clip_grad_norm_(masters, max_norm, norm_type);
 }
 
 std::vector<std::vector<at::Tensor>> Fp16Optimizer::inspect_master_grad_data() const {

@@ -81,7 +81,9 @@ at::Tensor forward_product(const at::Tensor& x, const at::Tensor& weight, const 
   const auto dtype = x.scalar_type();
   const auto format = formats_of(options).forward;
   if (options.recipe == Fp8Recipe::kTensorwise) {
-    return scaled_mm(quantize_tensorwise(x, format), quantize_tensorwise(weight.t(), format), dtype, true);
+    const bool round = options.round_scales_to_power_of_2;
+    return scaled_mm(quantize_tensorwise(x, format, round), quantize_tensorwise(weight.t(), format, round), dtype,
+                     true);
   }
   if (options.recipe == Fp8Recipe::kDelayed) {
     if (options.override_fprop) return x.mm(weight.to(dtype).t());
@@ -97,7 +99,8 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
   const auto [forward, backward] = formats_of(options);
   switch (options.recipe) {
     case Fp8Recipe::kTensorwise:
-      return scaled_mm(quantize_tensorwise(gradient, backward), quantize_tensorwise(weight, forward), dtype, false);
+      return scaled_mm(quantize_tensorwise(gradient, backward, options.round_scales_to_power_of_2),
+                       quantize_tensorwise(weight, forward, options.round_scales_to_power_of_2), dtype, false);
     case Fp8Recipe::kRowwise:
       return scaled_mm(quantize_rowwise(gradient, 1, backward, true), quantize_rowwise(weight, 0, forward, true), dtype,
                        false);
@@ -124,7 +127,8 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, cons
   const auto [forward, backward] = formats_of(options);
   switch (options.recipe) {
     case Fp8Recipe::kTensorwise:
-      return scaled_mm(quantize_tensorwise(gradient.t(), backward), quantize_tensorwise(x, forward), dtype, false);
+      return scaled_mm(quantize_tensorwise(gradient.t(), backward, options.round_scales_to_power_of_2),
+                       quantize_tensorwise(x, forward, options.round_scales_to_power_of_2), dtype, false);
     case Fp8Recipe::kRowwise:
       return scaled_mm(quantize_rowwise(gradient.t(), 1, backward, true), quantize_rowwise(x, 0, forward, true), dtype,
                        false);
@@ -169,9 +173,9 @@ struct Fp8Product : torch::autograd::Function<Fp8Product> {
 
 }  // namespace
 
-Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format) {
+Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format, bool power_of_two) {
   const auto amax = matrix.numel() == 0 ? at::zeros({}, matrix.options()) : matrix.abs().max();
-  return quantized(matrix, scale_of(amax, format, false), format);
+  return quantized(matrix, scale_of(amax, format, power_of_two), format);
 }
 
 Quantized quantize_rowwise(const at::Tensor& matrix, int64_t dim, Fp8Format format, bool power_of_two) {

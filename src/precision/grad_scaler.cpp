@@ -110,6 +110,12 @@ struct GradScaler::Impl {
   int64_t steps_counted() const {
     return counts_from_overflow() ? start.iteration - start.last_overflow - 1 : start.tracker;
   }
+  // The scale is placed by the first loss that it multiplies.
+  void require_scaled(const char* call) const {
+    if (scale.defined()) return;
+    throw UsageError(Origin{"precision"}, call, " before scale(): no loss was multiplied by ", start.scale,
+                     ", so that its gradients must not be divided by it. Call backward on scale(loss).");
+  }
   PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }
 
   GradScalerOptions options;
@@ -132,6 +138,7 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) const {
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) const {
   if (!impl_->options.enabled) return;
+  impl_->require_scaled("unscale_");
   auto& own = impl_->of(optimizer);
   if (own.stage != Impl::Stage::kReady) {
     throw UsageError(Origin{"precision"}, "unscale_ was called ",
@@ -171,6 +178,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) const {
     optimizer.step();
     return true;
   }
+  impl_->require_scaled("step");
   auto& own = impl_->of(optimizer);
   if (own.stage == Impl::Stage::kStepped) {
     throw UsageError(Origin{"precision"},
@@ -200,6 +208,7 @@ void GradScaler::update_by(const at::Tensor& found_inf) const {
 
 void GradScaler::update(std::optional<double> new_scale) const {
   if (!impl_->options.enabled) return;
+  impl_->require_scaled("update");
   if (new_scale) {
     if (!std::isfinite(*new_scale) || !(*new_scale > 0)) {
       throw UsageError(Origin{"precision"}, "update to a scale of ", *new_scale, "; expected a finite number above 0.");

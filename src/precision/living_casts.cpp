@@ -15,6 +15,7 @@
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/precision/known_bad.h"
 #include "precision/scope_casts.h"
 
 namespace hasten::precision {
@@ -89,6 +90,7 @@ class LivingCast : public interception::Interceptor {
     if (!parameter.defined() || !may_differentiate()) return false;
     const auto device = parameter.device().type();
     if (!at::autocast::is_autocast_enabled(device)) return false;
+    if (op.schema().name() == "aten::mkldnn_rnn_layer" && recurrent_layers_need_float32()) return false;
     const auto dtype = at::autocast::get_autocast_dtype(device);
     for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
       if (!stack[i].isTensor() || !Parameter::is_part_of(stack[i].toTensor(), parameter)) continue;
@@ -129,6 +131,8 @@ class LivingCast : public interception::Interceptor {
   void refresh(const at::Tensor& parameter, at::ScalarType dtype) {
     if (is_fresh(parameter, dtype)) return;
     detail::scope_casts().nodes.erase(this);
+    // An evaluation in inference mode may make the copy that training saves afterwards.
+    const c10::InferenceMode no_inference(false);
     const at::NoGradGuard no_grad;
     const interception::PassScope pass;
     const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);

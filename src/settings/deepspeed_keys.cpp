@@ -192,7 +192,7 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", W, kUnused},
       {"activation_checkpointing.profile", kBool, "false", W, kUnused},
       {"flops_profiler", kSection, "{}", H},
-      {"flops_profiler.enabled", kBool, "false", H},
+      {"flops_profiler.enabled", kBool, "false", H, "switches `wall_clock_breakdown` on"},
       {"flops_profiler.profile_step", kCount, "1", H},
       {"flops_profiler.module_depth", kFree, "-1", W, kOperators},
       {"flops_profiler.top_modules", kCount, "1", W, kOperators},

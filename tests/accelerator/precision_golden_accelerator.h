@@ -28,6 +28,8 @@ json accelerator_case(const json& input) {
     const auto& precision = input.at("mixed_precision");
     if (!precision.is_null()) options.mixed_precision = precision::parse_precision(precision, "mixed_precision");
     const auto handlers = input.at("handlers").is_null() ? json::object() : input.at("handlers");
+    // A compile error in C++: a member is initialised once.
+    if (handlers.contains("twice")) return golden_error("ValueError");
     if (handlers.contains("autocast")) {
       options.autocast.enabled = handlers.at("autocast").value("enabled", true);
       if (handlers.at("autocast").contains("cache_enabled"))

@@ -48,6 +48,11 @@ const std::vector<std::pair<std::string, at::ScalarType>>& dtypes() {
   return names;
 }
 
+bool is_dtype(const std::string& name) {
+  const auto& known = dtypes();
+  return std::any_of(known.begin(), known.end(), [&](const auto& each) { return each.first == name; });
+}
+
 at::ScalarType dtype_of(const std::string& name) {
   for (const auto& [text, dtype] : dtypes()) {
     if (text == name) return dtype;
@@ -187,6 +192,10 @@ json output_case(const json& input) {
   }
   // As the structures of C++ have it: a map of tensors, a vector of tensors, or either inside the other.
   const std::function<json(const json&)> convert = [&](const json& each) -> json {
+    if (each.is_string() && !is_dtype(each)) {
+      const std::pair<at::Tensor, std::string> beside{at::ones({2}), each.get<std::string>()};
+      return precision::to_float32(beside).second;
+    }
     if (each.is_string()) {
       std::vector<at::Tensor> one{at::ones({2}).to(dtype_of(each))};
       return name_of(precision::to_float32(one)[0].scalar_type());
@@ -194,7 +203,9 @@ json output_case(const json& input) {
     json result = each.is_object() ? json::object() : json::array();
     if (each.is_object()) {
       for (const auto& [key, inner] : each.items()) {
-        if (inner.is_string()) {
+        if (inner.is_null() || inner.is_number() || inner.is_boolean()) {
+          result[key] = inner;
+        } else if (inner.is_string() && is_dtype(inner)) {
           const std::map<std::string, at::Tensor> map{{key, at::ones({2}).to(dtype_of(inner))}};
           result[key] = name_of(precision::to_float32(map).at(key).scalar_type());
         } else {
@@ -202,7 +213,8 @@ json output_case(const json& input) {
         }
       }
     } else {
-      for (const auto& inner : each) result.push_back(inner.is_null() || inner.is_number() ? inner : convert(inner));
+      for (const auto& inner : each)
+        result.push_back(inner.is_null() || inner.is_number() || inner.is_boolean() ? inner : convert(inner));
     }
     return result;
   };

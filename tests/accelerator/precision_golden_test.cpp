@@ -254,12 +254,13 @@ json construct_case(const json& input) {
 // Carries the calls out one by one and keeps what could be seen after each.
 class Protocol {
  public:
-  explicit Protocol(const json& input) {
+  explicit Protocol(const json& input)
+      : scaler_({.init_scale = 8, .growth_interval = 2, .enabled = input.value("enabled", true)}) {
     parameter_ = at::zeros({2}, dtype_of(input.value("dtype", "float32"))).requires_grad_();
     optimizer_ =
         std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{parameter_}, torch::optim::SGDOptions(1.0));
     bool had_backward = false;
-    for (const auto& call : input.at("calls")) had_backward = had_backward || call == "backward";
+    for (const auto& call : input.at("calls")) had_backward = had_backward || call == "backward" || call == "set grad";
     for (const auto& call : input.at("calls")) {
       try {
         if (call == "step" && !had_backward) backward();
@@ -296,6 +297,12 @@ class Protocol {
     json extra = json::object();
     if (call == "backward") {
       backward();
+    } else if (call == "set grad") {
+      parameter_.mutable_grad() = at::full_like(parameter_, 0.5);
+    } else if (call.starts_with("scale(")) {
+      extra["scaled"] = json::array();
+      for (const auto& each : json::parse("[" + call.substr(6, call.size() - 7) + "]"))
+        extra["scaled"].push_back(scaled(each));
     } else if (call == "unscale_") {
       scaler_.unscale_(*optimizer_);
     } else if (call.starts_with("clip_grad_norm_")) {
@@ -327,7 +334,17 @@ class Protocol {
     seen_.push_back(entry);
   }
 
-  precision::GradScaler scaler_{precision::GradScalerOptions{.init_scale = 8, .growth_interval = 2}};
+  // A list of numbers is a tensor, a list of such lists a vector of tensors.
+  json scaled(const json& values) const {
+    if (values.empty() || values.front().is_number()) return listed(scaler_.scale(tensor_of(values)));
+    std::vector<at::Tensor> tensors;
+    for (const auto& each : values) tensors.push_back(tensor_of(each));
+    json result = json::array();
+    for (const auto& each : scaler_.scale(tensors)) result.push_back(listed(each));
+    return result;
+  }
+
+  precision::GradScaler scaler_;
   at::Tensor parameter_;
   std::unique_ptr<torch::optim::SGD> optimizer_;
   json seen_ = json::array();

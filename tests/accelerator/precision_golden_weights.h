@@ -46,7 +46,10 @@ json apex_state_case(const json& input) {
     precision::Amp amp({.num_losses = input.at("num_losses").get<int64_t>(), .verbosity = 0});
     precision::AmpState state;
     for (const auto& [key, value] : input.at("state_dict").items()) {
-      state[key] = {value.value("loss_scale", 0.0), value.value("unskipped", int64_t{0})};
+      // A value that is no mapping cannot be expressed; its key can.
+      state[key] = value.is_object() ? precision::AmpState::mapped_type{value.value("loss_scale", 0.0),
+                                                                        value.value("unskipped", int64_t{0})}
+                                     : precision::AmpState::mapped_type{};
     }
     amp.load_state(state);
     json scalers = json::array();
@@ -150,7 +153,8 @@ json fp8_case(const json& input, const json& expected) {
   const auto recipe = input.at("recipe").get<std::string>();
   const precision::Fp8Options options{.recipe = recipe == "tensorwise" ? precision::Fp8Recipe::kTensorwise
                                                 : recipe == "rowwise"  ? precision::Fp8Recipe::kRowwise
-                                                                       : precision::Fp8Recipe::kRowwiseGradHp};
+                                                                       : precision::Fp8Recipe::kRowwiseGradHp,
+                                      .round_scales_to_power_of_2 = input.value("round_scales_to_power_of_2", false)};
   const auto y = precision::fp8_linear(x, w, options);
   y.backward(g);
   const double tolerance = input.at("tolerance");

@@ -68,7 +68,7 @@ json loaded_facts(const json& input) {
 // A DataError is an error of files in Python, or one of shapes and names if it says that they do not fit.
 json facts_or_error(const GoldenCase& golden) {
   const std::set<std::string> usage{"ValueError", "KeyError"};
-  const std::set<std::string> data{"FileNotFoundError", "SafetensorError", "JSONDecodeError", "UnpicklingError"};
+  const std::set<std::string> data{"FileNotFoundError", "SafetensorError", "JSONDecodeError", "UnpicklingError", "OSError"};
   const std::string expected = golden.expected.value("error", "");
   try {
     return loaded_facts(golden.input);

@@ -74,6 +74,21 @@ TEST(ApexOptimizers, LoopsAndOperatorsGiveTheSame) {
   }
 }
 
+TEST(ApexOptimizers, AStepIsAChangeOfTheParametersVersion) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto& make_optimizer : all()) {
+      const auto own = parameters(dtype);
+      const auto optimizer = make_optimizer(own);
+      set_gradients(own, 1);
+      const auto before = own[0]._version();
+
+      optimizer->step();
+
+      EXPECT_GT(own[0]._version(), before);
+    }
+  }
+}
+
 TEST(ApexOptimizers, MomentsOfHalfPrecisionParametersAreFloat32AndMastersKeepSmallUpdates) {
   auto plain = at::ones({4}, at::kBFloat16).requires_grad_(), kept = at::ones({4}, at::kBFloat16).requires_grad_();
   ApexAdam without({plain}, ApexAdamOptions(1e-4)), with({kept}, ApexAdamOptions(1e-4).master_weights(true));

@@ -63,6 +63,18 @@ TEST(FastaiOptimizers, StepInOnePassAsByOperators) {
   }
 }
 
+TEST(FastaiOptimizers, AStepIsAChangeOfTheParametersVersion) {
+  for (const auto& [name, make] : all_rules()) {
+    const auto weight = start(at::kFloat);
+    const auto optimizer = make(groups_of(weight), 0.05);
+    const auto before = weight._version();
+
+    train(*optimizer, weight, 1);
+
+    EXPECT_GT(weight._version(), before) << name;
+  }
+}
+
 // Layers of several parts, whose norms are sums over all of them.
 TEST(FastaiOptimizers, StepLargeLayersAsByOperatorsOnAnyNumberOfThreads) {
   constexpr int64_t kCount = 3 * 65'536 + 5;

@@ -2,6 +2,7 @@
 // fp8.
 #include "hasten/precision/amp.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -113,9 +114,36 @@ TEST(GradScaler, Float16GradientsAreRefusedByIndex) {
   half.mutable_grad() = at::ones({3}, at::kHalf);
   torch::optim::SGD sgd({good, half}, torch::optim::SGDOptions(0.1));
 
-  const auto words = words_of<UsageError>([&] { GradScaler().unscale_(sgd); });
+  const GradScaler scaler;
+  scaler.scale(at::ones({}));
+
+  const auto words = words_of<UsageError>([&] { scaler.unscale_(sgd); });
 
   EXPECT_NE(words.find("parameter 1 of the optimizer, of sizes [3]"), std::string::npos) << words;
+}
+
+TEST(GradScaler, GradientsThatWereNeverScaledAreNotDivided) {
+  auto weight = at::ones({2}).requires_grad_();
+  weight.mutable_grad() = at::full({2}, 8.0);
+  torch::optim::SGD sgd({weight}, torch::optim::SGDOptions(1.0));
+  const GradScaler scaler({.init_scale = 8}), off({.enabled = false});
+
+  EXPECT_THAT(words_of<UsageError>([&] { scaler.unscale_(sgd); }), ::testing::HasSubstr("unscale_ before scale()"));
+  EXPECT_THAT(words_of<UsageError>([&] { scaler.step(sgd); }), ::testing::HasSubstr("step before scale()"));
+  EXPECT_THAT(words_of<UsageError>([&] { scaler.update(2.0); }), ::testing::HasSubstr("update before scale()"));
+
+  EXPECT_TRUE(weight.grad().equal(at::full({2}, 8.0)));
+  EXPECT_TRUE(weight.equal(at::ones({2})));
+  EXPECT_TRUE(off.step(sgd)) << "a disabled one passes the step through";
+}
+
+TEST(GradScaler, EveryTensorOfAStructureIsScaled) {
+  const GradScaler scaler({.init_scale = 4});
+
+  const auto [loss, others] = scaler.scale(std::pair(at::ones({}), std::vector{at::full({2}, 3.0)}));
+
+  EXPECT_EQ(loss.item<double>(), 4);
+  EXPECT_TRUE(others[0].equal(at::full({2}, 12.0)));
 }
 
 TEST(GradScaler, AStateThatDoesNotFitChangesNothing) {

@@ -55,6 +55,8 @@ struct Fp8Options {
   /// Zeros are added where the inner dim is not divisible by 16, instead of leaving the layer out.
   bool pad_inner_dim = true;
   bool enable_fsdp_float8_all_gather = true;
+  /// kTensorwise: scales are rounded down to powers of two, as those of rows always are.
+  bool round_scales_to_power_of_2 = false;
   // ---- kDelayed.
   bool use_autocast_during_eval = false;
   int64_t margin = 0;
@@ -80,7 +82,7 @@ struct Quantized {
 
 /// Quantises with one dynamic scale. Values are cut to the format's range, so infinities become its largest.
 /// Collective: no. Blocks: no. Throws: nothing.
-Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format);
+Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format, bool power_of_two = false);
 /// Quantises with a scale a row (`dim` 1: the amax runs over columns) or a column (`dim` 0).
 /// Collective: no. Blocks: no. Throws: nothing.
 Quantized quantize_rowwise(const at::Tensor& matrix, int64_t dim, Fp8Format format, bool power_of_two);

@@ -9,11 +9,13 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "hasten/comm/nested/nested.h"
 #include "hasten/precision/loss_scale_rule.h"
 #include "hasten/training/stateful.h"
 
@@ -60,15 +62,21 @@ class GradScaler {
   /// Returns the loss (or outputs) times the scale. Its dtype is kept.
   /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale(const at::Tensor& outputs) const;
+  /// The same for every tensor of a structure (comm/nested.h).
+  template <class T>
+    requires(!std::convertible_to<const T&, at::Tensor>)
+  T scale(const T& outputs) const {
+    return comm::map_tensors(outputs, [&](const at::Tensor& tensor) { return scale(tensor); });
+  }
 
   /// Divides the gradients of the optimizer's parameters by the scale in place, and notes whether any is not finite.
-  /// Collective: no. Blocks: no. Throws: UsageError for a second call before update, or after step; for float16
-  /// gradients, naming the parameter's index.
+  /// Collective: no. Blocks: no. Throws: UsageError before any scale(), for gradients that were never scaled; for a
+  /// second call before update, or after step; for float16 gradients, naming the parameter's index.
   void unscale_(torch::optim::Optimizer& optimizer) const;
 
   /// Unscales if that is not done, then steps if all gradients are finite. Returns true if it stepped.
-  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError for a second call before
-  /// update, or an optimizer without any gradient; the exceptions of the optimizer.
+  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError before any scale(), for a
+  /// second call before update, or an optimizer without any gradient; the exceptions of the optimizer.
   bool step(torch::optim::Optimizer& optimizer) const;
 
   /// Returns true if unscale_ found a gradient that is not finite.
@@ -76,8 +84,8 @@ class GradScaler {
   bool found_inf(torch::optim::Optimizer& optimizer) const;
 
   /// Moves the scale by what the steps since the last update found, or sets it. A scale never becomes 0 or infinite.
-  /// Collective: no. Blocks: no. Throws: UsageError if nothing was unscaled or stepped and no scale is given; for a
-  /// scale that is not finite or not above 0.
+  /// Collective: no. Blocks: no. Throws: UsageError before any scale(); if nothing was unscaled or stepped and no scale
+  /// is given; for a scale that is not finite or not above 0.
   void update(std::optional<double> new_scale = {}) const;
 
   /// Returns the scale; 1 if disabled. Collective: no. Blocks: until the device has finished. Throws: nothing.

@@ -1,8 +1,10 @@
-// known_bad: convolutions that libtorch's issues report as slow or wrong below float32, and the notes about them.
+// known_bad: what libtorch does slowly, wrongly or not at all below float32, and the notes about it.
 //
-// The list is data, with PyTorch's issue numbers; nothing is measured. An entry goes when libtorch's oldest supported
-// release has it repaired.
+// The list of convolutions is data, with PyTorch's issue numbers; nothing is measured. An entry goes when libtorch's
+// oldest supported release has it repaired. Operators that a CPU cannot run are tried on this machine.
 #pragma once
+
+#include <c10/core/ScalarType.h>
 
 #include <string>
 #include <vector>
@@ -25,5 +27,13 @@ struct ConvolutionFacts {
 /// device.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision, const ConvolutionFacts& convolutions);
+
+/// Lets autocast on the CPU compute in float32 what fails in `dtype` on this machine: recurrent layers without
+/// instructions for it, RReLU in float16, determinants. Holds for the process, inside autocast scopes. Returns the
+/// classes of modules that it concerns ("LSTM"). The first call for a dtype tries each of them.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<std::string> compute_unsupported_in_float32(c10::ScalarType dtype);
+/// Returns true if such a call has found that oneDNN's recurrent layers fail.
+bool recurrent_layers_need_float32() noexcept;
 
 }  // namespace hasten::precision

@@ -8,6 +8,7 @@
 
 #include <typeinfo>
 
+#include "compat/versions.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/apex_adam.h"
 #include "hasten/optim/apex_sgd.h"
@@ -303,6 +304,7 @@ bool LowWeights::step(training::StepContext& context) {
         slice.dither = {.seed = options_.seed, .step = steps_, .parameter = own_index};
       }
       loop(Job{context.optimizer, parameter, slice, options_.states}, group.options());
+      compat::bump_version(parameter);
     }
   }
   return true;

@@ -110,7 +110,7 @@ struct AdagradRule {
 
   static std::optional<Slot> slot(Optimizer& optimizer, const at::Tensor& param, const Options&) {
     auto* state = find_state<State>(optimizer, param);
-    if (state == nullptr || !lies_as(state->sum(), param)) return {};  // its constructor makes all states
+    if (state == nullptr || !lies_as(state->sum(), param)) return {};
     state->step(state->step() + 1);
     return Slot{state->step(), {state->sum()}};
   }
@@ -212,6 +212,20 @@ Step step_for(const Optimizer& optimizer) {
 }
 
 }  // namespace
+
+void make_late_states(Optimizer& optimizer) {
+  if (typeid(optimizer) != typeid(torch::optim::Adagrad)) return;
+  for (const auto& group : optimizer.param_groups()) {
+    const auto& options =
+        static_cast<const torch::optim::AdagradOptions&>(group.has_options() ? group.options() : optimizer.defaults());
+    for (const auto& param : group.params()) {
+      if (find_state<torch::optim::AdagradParamState>(optimizer, param) != nullptr) continue;
+      auto& state = make_state<torch::optim::AdagradParamState>(optimizer, param);
+      state.step(0);
+      state.sum(at::full_like(param.detach(), options.initial_accumulator_value(), at::MemoryFormat::Preserve));
+    }
+  }
+}
 
 bool has_multi_tensor_step(const Optimizer& optimizer) {
   return step_for(optimizer) != nullptr;

@@ -31,6 +31,9 @@ struct MultiTensorStep {
   size_t num_left = 0;
 };
 
+/// Makes the states that an Adagrad, whose constructor makes them, lacks for parameters that were added later.
+void make_late_states(torch::optim::Optimizer& optimizer);
+
 /// Returns true if the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim. A derived class
 /// may step in a way of its own.
 bool has_multi_tensor_step(const torch::optim::Optimizer& optimizer);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "compat/versions.h"
 #include "optim/steps/multi_tensor_step.h"
 
 namespace hasten::optim {
@@ -62,6 +63,15 @@ at::Tensor own_step(Optimizer& optimizer, bool maximize, const Optimizer::LossCl
   return loss.neg();
 }
 
+// Fused kernels and torch::optim::SGD leave versions as they are. A graph from before the step is refused by them.
+void count_step(const Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& param : group.params()) {
+      if (param.grad().defined()) compat::bump_version(param);
+    }
+  }
+}
+
 }  // namespace
 
 detail::StepChoice detail::choice_of(const PreparedOptimizerOptions& options) {
@@ -74,8 +84,13 @@ detail::StepChoice detail::choice_of(const PreparedOptimizerOptions& options) {
 
 at::Tensor detail::optimizer_step(Optimizer& optimizer, const StepChoice& choice,
                                   const Optimizer::LossClosure& closure) {
+  make_late_states(optimizer);
   const bool own_only = !choice.fused && choice.foreach_on == nullptr;
-  if (own_only || !has_multi_tensor_step(optimizer)) return own_step(optimizer, choice.maximize, closure);
+  if (own_only || !has_multi_tensor_step(optimizer)) {
+    at::Tensor loss = own_step(optimizer, choice.maximize, closure);
+    count_step(optimizer);
+    return loss;
+  }
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode with_grad(true);
@@ -87,6 +102,7 @@ at::Tensor detail::optimizer_step(Optimizer& optimizer, const StepChoice& choice
     hidden.hide(done.stepped);
     own_step(optimizer, choice.maximize, nullptr);
   }
+  count_step(optimizer);
   return loss;
 }
 

@@ -17,6 +17,7 @@
 #include <map>
 #include <utility>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/steps/rules.h"
 #include "hasten/parallel/clip/clip_async.h"
@@ -101,6 +102,7 @@ GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const Grad
     // Infinities are counted, not sent: a sum of them and a maximum could lose one.
     const double safe = std::isfinite(sums.owned) ? sums.owned : 0;
     const auto message = at::tensor({safe, static_cast<double>(sums.overflows)}, at::kDouble);
+    const comm::Purpose purpose("clipping of gradients");
     if (maximum) {
       auto largest = at::tensor({safe}, at::kDouble),
            count = at::tensor({static_cast<double>(sums.overflows)}, at::kDouble);
@@ -159,6 +161,20 @@ GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double m
   const auto norm = gradient_norm(parameters, options);
   if (norm.finite) scale_gradients_(parameters, clip_factor(norm.norm, max_norm), options.owned);
   return norm;
+}
+
+void clip_values_(const std::vector<at::Tensor>& parameters, double limit, const OwnedGradient& owned) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
+    const auto part = owned ? owned(parameter) : std::nullopt;
+    at::Tensor gradient = part ? *part : parameter.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) {
+      if (!gradient.is_coalesced()) gradient = parameter.mutable_grad() = gradient.coalesce();
+      gradient = gradient._values();
+    }
+    gradient.clamp_(-limit, limit);
+  }
 }
 
 at::Tensor clip_gradients_async_(const std::vector<at::Tensor>& parameters, double max_norm) {

@@ -6,10 +6,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::parallel {
@@ -125,15 +127,22 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
       message.push_back(one.q);
     }
     const at::Tensor flat = flattened(message);
+    const comm::Purpose purpose("second factors of gradients");
     group.all_reduce_(flat);
     const auto sums = pieces(flat, message);
     for (size_t i = 0; i < factored.size(); ++i) {
       Factored& one = factored[i];
       const at::Tensor sum = one.p.mm(sums[i].t());
-      one.gradient.copy_(sum.view(one.gradient.sizes()));
-      one.memory->q = sums[i].clone();
+      // A gradient that is not finite on one rank would stay in the memory for ever. All ranks have the same sum, so
+      // all take it over or none. The step itself gets NaN.
+      const at::Tensor finite = at::isfinite(sum).all();
+      one.gradient.copy_(at::where(finite, sum, std::numeric_limits<double>::quiet_NaN()).view(one.gradient.sizes()));
+      one.memory->q = at::where(finite, sums[i], one.memory->q);
+      if (!options_.use_error_feedback) continue;
       // The ranks' errors add up to what the sum lacks.
-      if (options_.use_error_feedback) one.memory->error = one.matrix.sub_(sum, 1.0 / group.world_size());
+      const at::Tensor error = one.matrix.sub_(sum, 1.0 / group.world_size());
+      one.memory->error =
+          at::where(finite, error, one.memory->error.defined() ? one.memory->error : at::zeros_like(error));
     }
   }
 

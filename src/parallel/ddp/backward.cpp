@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "parallel/parameters/find_used_models.h"
+#include "parallel/statistics/weightless_backward.h"
 
 namespace hasten::parallel {
 namespace {
@@ -65,6 +67,7 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
         flag[i] = mine[i] ? 1 : 0;
         flag[count + i] = held[i] ? 1 : 0;
       }
+      const comm::Purpose purpose("models of a backward");
       context.group.with_check(false).all_reduce_(flags, comm::ReduceOp::kMax);
       for (size_t i = 0; i < count; ++i) {
         anyones[i] = flag[i] != 0;
@@ -88,9 +91,17 @@ at::Tensor gradient_of(const at::Tensor& loss, const BackwardOptions& options, d
   return at::full_like(loss, factor).detach();
 }
 
-void run(const at::Tensor& loss, const BackwardOptions& options, double factor) {
+void run(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context, double factor) {
   // A weight of nothing: a mean over no samples is no number, and must not touch the gradients.
-  if (factor == 0.0) return;
+  if (factor == 0.0) {
+    WeightlessOptions weightless{.retain_graph = options.retain_graph.value_or(options.create_graph),
+                                 .create_graph = options.create_graph};
+    for (const auto& model : context.models) {
+      for (const at::Tensor& parameter : model->parameters())
+        weightless.parameters.insert(parameter.unsafeGetTensorImpl());
+    }
+    return weightless_backward(loss, weightless);
+  }
   loss.backward(gradient_of(loss, options, factor), options.retain_graph, options.create_graph);
 }
 
@@ -143,7 +154,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   }
   const bool exchanges_any = std::any_of(list.begin(), list.end(), exchanges);
   if (loss.requires_grad() || !exchanges_any) {
-    run(loss, options, options.weight.value_or(1.0 / static_cast<double>(context.num_batches)));
+    run(loss, options, context, options.weight.value_or(1.0 / static_cast<double>(context.num_batches)));
   }
   bool had_gradients = false;
   for (const auto& one : list) {

@@ -174,6 +174,12 @@ const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
   return impl_->parameter_set.tensors;
 }
 
+void Ddp::check_parameters() const {
+  const bool averages = impl_->step.local_sgd().now || impl_->step.local_sgd().num_steps > 0;
+  if (impl_->alone() || shares_parameters() || averages || impl_->joined.is_joining()) return;
+  if (impl_->options.check_parameters_every > 0) check_equal_parameters(impl_->module, impl_->group);
+}
+
 void Ddp::broadcast_from(int root) const {
   // Shared parameters are stepped by all ranks, also those without data (join_uneven_inputs).
   auto all = shares_parameters() ? impl_->replicated : impl_->module.parameters();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::parallel {
@@ -14,6 +15,7 @@ std::shared_ptr<const Ddp> DistributedModels::distribute(torch::nn::Module& modu
     if (known == &module) return model.lock();
   }
   comm::Group own = group;
+  const comm::Purpose purpose("prepare of a model");
   if (!models_.empty()) own = *group.split(0, group.rank());
   auto model = std::make_shared<const Ddp>(module, std::move(own), options, all());
   models_.emplace_back(&module, model);

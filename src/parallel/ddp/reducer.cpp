@@ -163,7 +163,7 @@ void Reducer::begin() {
   end_abandoned(buffers_work_);
   if (buffers_.empty()) return;
   packed_buffers_ = pack_bytes(buffers_);
-  buffers_work_ = group_.broadcast_async_(packed_buffers_, settings_.buffers_from);
+  buffers_work_ = broadcast_packed(packed_buffers_, group_, settings_.buffers_from);
 }
 
 Trailer Reducer::offered_tail() const {
@@ -174,8 +174,8 @@ Trailer Reducer::offered_tail() const {
 }
 
 void Reducer::launch_ready() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_]->complete())
-    buckets_[next_bucket_++]->launch(options_.comm_hook, offered_tail());
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_]->complete(); ++next_bucket_)
+    buckets_[next_bucket_]->launch_as(next_bucket_, options_.comm_hook, offered_tail());
 }
 
 void Reducer::launch_rest() {
@@ -218,9 +218,8 @@ void Reducer::finish() {
   if (factor) warn_unused(unused);
   // The owners of slices stay those of the first plan.
   if (num_steps_ == 1 && !options_.exchange) learn_order(unused);
-  const int64_t every = options_.check_parameters_every;
   using Values = AccumulationWindow::Values;
-  const bool is_due = window_.values() != Values::kAgreed || (every > 0 && num_steps_ % every == 0);
+  const bool is_due = window_.values() != Values::kAgreed || options_.compares_after(num_steps_);
   if (is_due && settings_.comparable) check_(window_.values() == Values::kChangedInside);
   window_.set_values(Values::kAgreed);
   context_.close();
@@ -261,7 +260,7 @@ void Reducer::learn_order(const std::vector<size_t>& unused) {
   }
   std::vector<int64_t> numbers(arrived_.begin(), arrived_.end());
   at::Tensor order = torch::tensor(numbers, at::kLong);
-  group_.broadcast_(order, 0);
+  broadcast_tensors({order}, group_);
   const auto leave_out = [&](int64_t i) {
     return parameters_.sparse[i] ||
            (options_.static_graph && std::find(unused.begin(), unused.end(), i) != unused.end());

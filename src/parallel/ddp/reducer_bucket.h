@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/parallel/compress/comm_hook.h"
 
 namespace hasten::parallel {
@@ -44,6 +45,11 @@ class ReducerBucket {
   virtual bool complete() const noexcept = 0;
   /// Starts the exchange. Collective.
   virtual void launch(const CommHook& hook, const Trailer& tail) = 0;
+  /// The same of the bucket of this number, which errors name. Collective.
+  void launch_as(size_t number, const CommHook& hook, const Trailer& tail) {
+    const comm::Purpose purpose("gradients, bucket", static_cast<int64_t>(number));
+    launch(hook, tail);
+  }
   /// Returns when it has ended.
   virtual void wait() = 0;
   /// Returns the mean of the tails; waits for the device.

@@ -10,13 +10,15 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
-#include "parallel/norm/global_batch_norm.h"
-#include "parallel/norm/sync_group.h"
 #include "parallel/parameters/parameter_sync.h"
+#include "parallel/statistics/global_batch_norm.h"
+#include "parallel/statistics/sync_group.h"
 
 namespace hasten::parallel {
 namespace {
@@ -38,9 +40,32 @@ class BatchNormInterceptor : public interception::Interceptor,
   const c10::TensorImpl* carrier = nullptr;
   /// True once the module was reverted; its hooks stay and pass gradients on.
   std::shared_ptr<bool> reverted;
+  /// True between a BatchCounter's call and the batch_norm that follows it.
+  std::shared_ptr<bool> counted;
 
  private:
   bool trains(const at::Tensor& tensor, bool training, bool tracks) const;
+};
+
+// At num_batches_tracked, which a module that trains increases just before it looks at the size of its batch. It
+// refuses a batch of one value a channel, although the batches of all ranks have more. So until batch_norm is called
+// the module seems to evaluate.
+class BatchCounter : public interception::Interceptor, public std::enable_shared_from_this<BatchCounter> {
+ public:
+  std::vector<std::string_view> operators() const override { return {"aten::add_", "aten::_to_copy"}; }
+  bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
+    op.callBoxed(stack);
+    if (op.schema().name() == "aten::_to_copy") {
+      interception::add_interceptor(stack.back().toTensor(), shared_from_this());
+    } else if (const auto alive = module.lock(); alive && alive->is_training()) {
+      alive->train(false);
+      *counted = true;
+    }
+    return true;
+  }
+
+  std::weak_ptr<torch::nn::Module> module;
+  std::shared_ptr<bool> counted;
 };
 
 Origin origin_of(const comm::Group& group) {
@@ -85,15 +110,40 @@ void forget(const at::Tensor& tensor) {
   }
 }
 
+at::Tensor counter_of(const torch::nn::Module& batch_norm) {
+  const auto buffers = batch_norm.named_buffers(/*recurse=*/false);
+  const at::Tensor* found = buffers.find("num_batches_tracked");
+  return found != nullptr ? *found : at::Tensor();
+}
+
+void intercept_counter(torch::nn::Module& batch_norm, const std::shared_ptr<bool>& counted) {
+  const at::Tensor counter = counter_of(batch_norm);
+  if (!counter.defined()) return;
+  auto interceptor = std::make_shared<BatchCounter>();
+  interceptor->module = batch_norm.weak_from_this();
+  interceptor->counted = counted;
+  interception::add_interceptor(counter, std::move(interceptor));
+}
+
+void forget_counter(const torch::nn::Module& batch_norm) {
+  const at::Tensor counter = counter_of(batch_norm);
+  if (!counter.defined()) return;
+  while (const auto before = interception::find_interceptor<BatchCounter>(counter))
+    interception::remove_interceptor(counter, before.get());
+}
+
 void intercept(torch::nn::Module& batch_norm, const std::string& name, const c10::intrusive_ptr<SyncGroup>& group) {
   const auto tensors = carriers(batch_norm);
-  const auto reverted = std::make_shared<bool>(false);
+  const auto reverted = std::make_shared<bool>(false), counted = std::make_shared<bool>(false);
+  forget_counter(batch_norm);
+  intercept_counter(batch_norm, counted);
   for (const at::Tensor& tensor : tensors) {
     // Converting a model again replaces what it had.
     forget(tensor);
     auto interceptor = std::make_shared<BatchNormInterceptor>();
     interceptor->group = group;
     interceptor->reverted = reverted;
+    interceptor->counted = counted;
     interceptor->name = name;
     interceptor->module = batch_norm.weak_from_this();
     interceptor->carrier = tensor.unsafeGetTensorImpl();
@@ -135,9 +185,10 @@ bool BatchNormInterceptor::intercept(const c10::OperatorHandle& op, interception
   const at::Tensor& first = tensors.weight.defined() ? tensors.weight : tensors.running_mean;
   // A single tensor of the module represents all.
   const auto spokesman = interception::find_interceptor<BatchNormInterceptor>(first);
-  if (spokesman.get() != this || !trains(first, arguments[5].toBool(), tensors.running_mean.defined())) {
-    return false;
-  }
+  if (spokesman.get() != this) return false;
+  const bool was_counted = std::exchange(*counted, false);
+  if (const auto alive = module.lock(); was_counted && alive) alive->train();
+  if (!was_counted && !trains(first, arguments[5].toBool(), tensors.running_mean.defined())) return false;
   const at::Tensor result =
       global_batch_norm(tensor(0), tensors, {arguments[6].toDouble(), arguments[7].toDouble()}, group);
   torch::jit::drop(stack, op.schema().arguments().size());
@@ -158,6 +209,7 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
   check_same_module(model, group);
   // Connections of their own: gradients' exchanges start when gradients arrive, which may be before a
   // BatchNorm's on one rank and after it on another.
+  const comm::Purpose purpose("convert_sync_batchnorm");
   const auto own = c10::make_intrusive<SyncGroup>(*group.split(0, group.rank()));
   for_each_batch_norm(model, "",
                       [&](torch::nn::Module& module, const std::string& name) { intercept(module, name, own); });
@@ -169,11 +221,13 @@ comm::Group create_syncbn_process_group(const comm::Group& group, int size) {
                      "create_syncbn_process_group with size = ", size, " in a world of ", group.world_size(),
                      "; expected a size that divides the world.");
   }
+  const comm::Purpose purpose("create_syncbn_process_group");
   return *group.split(group.rank() / size);
 }
 
 void revert_sync_batchnorm(torch::nn::Module& model) {
   for_each_batch_norm(model, "", [](torch::nn::Module& module, const std::string&) {
+    forget_counter(module);
     for (const at::Tensor& tensor : carriers(module)) forget(tensor);
   });
 }

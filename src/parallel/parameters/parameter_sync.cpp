@@ -6,7 +6,10 @@
 #include <map>
 #include <utility>
 
+#include "compat/versions.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/core/hash.h"
 
 namespace hasten::parallel {
 namespace {
@@ -20,9 +23,14 @@ at::Tensor as_bytes(const at::Tensor& contiguous, void* data) {
       contiguous.options().dtype(at::kByte).requires_grad(false));
 }
 
-// A tensor's elements, taken for integers, each times an odd number of its own, added up: exact in any order.
-// Without those numbers a constant added to positive and negative elements alike would cancel itself out.
+// On a CPU a hash of the bytes. On other devices the elements, taken for integers, each times an odd number of its own,
+// added up: exact in any order. Without those numbers a constant added to positive and negative elements alike would
+// cancel itself out.
 int64_t checksum(const at::Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.layout() == at::kStrided) {
+    const at::Tensor whole = tensor.detach().contiguous();
+    return static_cast<int64_t>(core::xxh3_128(whole.const_data_ptr(), whole.nbytes()).low);
+  }
   // At a time, so that little memory is needed.
   constexpr int64_t kMost = 1 << 20;
   constexpr int64_t kOdd = 0x1E3779B97F4A7C15;
@@ -52,6 +60,7 @@ std::optional<DifferentValue> first_different_value(const std::vector<std::pair<
   for (const auto& [name, tensor] : tensors) {
     mine.push_back(tensor.defined() && !tensor.is_meta() ? checksum(tensor) : 0);
   }
+  const comm::Purpose purpose("comparison of parameters");
   const auto all = group.all_gather(torch::tensor(mine, at::kLong));
   for (size_t i = 0; i < mine.size(); ++i) {
     DifferentValue found{tensors[i].first, {}};
@@ -97,6 +106,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
   std::vector<std::vector<std::string>> by_rank;
+  const comm::Purpose purpose("prepare of a model");
   for (const at::Tensor& part : group.all_gather(bytes)) {
     std::istringstream lines(std::string(part.data_ptr<uint8_t>(), part.data_ptr<uint8_t>() + part.numel()));
     auto& entries = by_rank.emplace_back();
@@ -154,14 +164,23 @@ void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensor
   }
 }
 
+comm::Work<> broadcast_packed(const at::Tensor& bytes, const comm::Group& group, int root) {
+  const comm::Purpose purpose("buffers of the model");
+  return group.broadcast_async_(bytes, root);
+}
+
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root) {
   std::vector<at::Tensor> message;
   int64_t size = 0;
   const auto flush = [&] {
     if (message.empty()) return;
     const at::Tensor bytes = pack_bytes(message);
+    const comm::Purpose purpose("values of rank 0");
     group.broadcast_(bytes, root);
-    if (group.rank() != root) unpack_bytes(bytes, message);
+    if (group.rank() != root) {
+      unpack_bytes(bytes, message);
+      for (const at::Tensor& tensor : message) compat::bump_version(tensor);
+    }
     message.clear();
     size = 0;
   };
@@ -178,6 +197,7 @@ void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& 
   if (group.world_size() == 1) return;
   const torch::NoGradGuard no_grad;
   const at::Tensor num_ranks = at::full({}, took_part ? 1 : 0, at::kLong);
+  const comm::Purpose purpose("average of parameters");
   group.all_reduce_(num_ranks);
   const auto count = num_ranks.item<int64_t>();
   if (count == 0) return;

@@ -67,6 +67,17 @@ bool find_written(const c10::FunctionSchema& schema, std::optional<size_t>& writ
   return !written || schema.returns().size() == 1;
 }
 
+// Operators whose results hold no values of other tensors: at::empty, zeros_like, new_full. Programs fill these through
+// pointers, which nothing sees.
+bool is_factory(const c10::OperatorHandle& op, const interception::Stack& arguments) {
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  const std::string_view name = op.schema().name();
+  if (name.starts_with("aten::new_") || name.ends_with("_like")) return true;
+  bool has_tensor = false;
+  for (const auto& argument : arguments) visit_tensors(argument, [&](const at::Tensor&) { has_tensor = true; });
+  return !has_tensor;
+}
+
 // Visits the tensors that the operator changes.
 template <class Visit>
 void for_each_written(const c10::OperatorHandle& op, const interception::Stack& stack, size_t begin,
@@ -93,6 +104,8 @@ class RecomputeRecorder::Call {
     // A composite operator is recorded by the operators of which it is made.
     wanted_ = own && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end());
+    makes_input_ = !recorder.inside_libtorch_ && is_factory(op, arguments_);
+    wanted_ = wanted_ && !makes_input_;
     for (const auto& argument : arguments_) {
       if (argument.isGenerator()) wanted_ = false;
     }
@@ -112,6 +125,14 @@ class RecomputeRecorder::Call {
   void finish(const interception::Stack& stack) {
     for (const auto* storage : written_storages_) recorder_.made_.erase(storage);
     const size_t num_results = op_.schema().returns().size(), begin = stack.size() - num_results;
+    if (makes_input_) {
+      // Operators inside the factory may have been recorded.
+      for (size_t i = begin; i < stack.size(); ++i) {
+        visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+          if (is_plain(tensor)) recorder_.made_.erase(storage_of(tensor));
+        });
+      }
+    }
     if (wanted_ && !has_interceptors_) {
       std::shared_ptr<ReplayedCall> call;
       for (size_t i = 0; i < num_results; ++i) {
@@ -175,6 +196,8 @@ class RecomputeRecorder::Call {
   std::optional<GeneratorState> generator_;
   std::optional<size_t> written_argument_, written_;
   bool wanted_ = false;
+  // The program may fill the result through a pointer: it is kept, as inputs are.
+  bool makes_input_ = false;
   // One of them may have put its own computation in place of the operator's.
   bool has_interceptors_ = false;
 };
@@ -182,11 +205,14 @@ class RecomputeRecorder::Call {
 // The saved tensors of one operator under way; those that it leaves are looked at again by the operator around it.
 class RecomputeRecorder::OperatorScope {
  public:
-  explicit OperatorScope(RecomputeRecorder& recorder)
-      : recorder_(recorder), outer_(std::exchange(recorder.pending_, {})) {
+  OperatorScope(RecomputeRecorder& recorder, const c10::OperatorHandle& op)
+      : recorder_(recorder),
+        outer_(std::exchange(recorder.pending_, {})),
+        outer_is_libtorchs_(std::exchange(recorder.inside_libtorch_, op.schema().name().starts_with("aten::"))) {
     ++recorder_.depth_;
   }
   ~OperatorScope() {
+    recorder_.inside_libtorch_ = outer_is_libtorchs_;
     if (--recorder_.depth_ == 0) recorder_.pending_.clear();
     recorder_.pending_.insert(recorder_.pending_.end(), outer_.begin(), outer_.end());
   }
@@ -196,6 +222,7 @@ class RecomputeRecorder::OperatorScope {
  private:
   RecomputeRecorder& recorder_;
   std::vector<std::shared_ptr<SavedSlot>> outer_;
+  bool outer_is_libtorchs_;
 };
 
 RecomputeRecorder::RecomputeRecorder(std::optional<Regions> regions)
@@ -217,7 +244,7 @@ bool RecomputeRecorder::intercept(const c10::OperatorHandle& op, interception::S
   if (regions_) enter_region_of(stack, begin);
   if (!in_region()) return false;
   Call call(*this, op, stack, begin);
-  const OperatorScope scope(*this);
+  const OperatorScope scope(*this, op);
   interception::call_after(op, stack);
   call.finish(stack);
   return true;

@@ -70,6 +70,8 @@ class RecomputeRecorder : public interception::Interceptor {
   std::vector<std::shared_ptr<SavedSlot>> pending_;
   /// Operators under way, one inside the other.
   int depth_ = 0;
+  /// The innermost of them is one of libtorch's, so that the program cannot reach what operators inside it make.
+  bool inside_libtorch_ = false;
 };
 
 /// While it exists, the recorder is the thread's.

@@ -1,8 +1,6 @@
 // See prepare_sharding.h.
 #include "hasten/parallel/shard/prepare_sharding.h"
 
-#include <torch/nn/utils/clip_grad.h>
-
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/training/step_policy.h"
 
@@ -74,13 +72,13 @@ bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept
 double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
                        double max_norm, double norm_type) {
   if (sharding) return sharding->clip_grad_norm_(parameters, max_norm, norm_type);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  return clip_gradients_(parameters, max_norm, {.norm_type = norm_type}).norm;
 }
 
 void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
                       double limit) {
   if (sharding) return sharding->clip_grad_value_(parameters, limit);
-  torch::nn::utils::clip_grad_value_(parameters, limit);
+  clip_values_(parameters, limit);
 }
 
 bool has_finite_gradients(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters) {

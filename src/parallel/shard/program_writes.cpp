@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::parallel::shard {
@@ -50,6 +51,7 @@ uint64_t checksum(const SharedStorage& storage) {
       sums.push_back(has_departed(storage) ? static_cast<int64_t>(checksum(storage) | 1) : 0);
     }
   }
+  const comm::Purpose purpose("writes of the program");
   const auto all = group.all_gather(torch::tensor(sums, at::kLong));
   const Origin origin{"shard", group.rank(), group.world_size()};
   for (size_t i = 0; i < names.size(); ++i) {
@@ -135,6 +137,7 @@ bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
   const at::Tensor mine =
       torch::tensor({static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash), int64_t{flag}}, at::kLong);
   const at::Tensor all = at::empty({3 * group.world_size()}, at::kLong);
+  const comm::Purpose purpose("writes of the program");
   group.all_gather_into_(all, mine);
   const int64_t* records = all.const_data_ptr<int64_t>();
   for (int rank = 0; rank < group.world_size(); ++rank) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::parallel::shard {
@@ -178,6 +179,7 @@ void ShardBucket::end_reduce() {
 
 // From the sums of this rank's part over all ranks of the group.
 void ShardBucket::finish(const at::Tensor& sums) {
+  const comm::Purpose purpose("gradients of a unit");
   if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(sums);
   const bool is_mean = model_.num_hosts() == 1 && model_.replicas() == nullptr;
   if (settings_.averages && !is_mean) sums.div_(model_.everyone().world_size());

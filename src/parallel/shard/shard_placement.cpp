@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
@@ -29,6 +30,7 @@ int64_t page_bytes() {
 
 void broadcast_region(const std::optional<comm::Group>& leaders, const comm::SharedRegion& region, int64_t first,
                       int64_t last) {
+  const comm::Purpose purpose("shared parameters");
   for (int64_t begin = first; leaders && begin < last; begin += kMessageBytes) {
     leaders->broadcast_(region.tensor(begin, std::min(kMessageBytes, last - begin), at::kByte), 0);
   }
@@ -232,6 +234,7 @@ void ShardedModel::fill_region() {
   if (group_.rank() != 0) {
     for (auto& storage : storages_) show_region(storage);
   }
+  const comm::Purpose purpose("shared parameters");
   group_.barrier();
 }
 
@@ -239,6 +242,7 @@ void ShardedModel::fill_region() {
 void ShardedModel::fill_unit(size_t unit) {
   const int64_t begin = unit_begins_[unit], bytes = plan_.unit_bytes(unit), stripe = bytes / group_.world_size();
   broadcast_region(leaders_, region_, begin, begin + bytes);
+  const comm::Purpose purpose("shared parameters");
   group_.barrier();
   rest_.write(rest_offsets_[unit] + region_.local_index() * stripe, region_.data() + begin + owner_ * stripe, stripe);
   group_.barrier();

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/offload/load/empty.h"
@@ -163,6 +164,7 @@ void ShardedModel::check_same_options(const torch::nn::Module& module) const {
   // Values of rank 0 that nothing gives. The others' come from it.
   std::vector<std::string> facts = options_.init ? std::vector<std::string>() : offload::unknown_tensors(module);
   facts.insert(facts.begin(), mine);
+  const comm::Purpose purpose("prepare of a sharded model");
   const auto all = comm::gather_object(everyone_, facts);
   const Origin origin{"shard", everyone_.rank(), everyone_.world_size()};
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -223,6 +225,7 @@ void ShardedModel::find_hosts() {
   }
   num_hosts_ = static_cast<int>(hosts.size());
   if (hosts.size() == 1) return;
+  const comm::Purpose purpose("prepare of a sharded model");
   leaders_ = group_.subgroup(leaders);
   for (size_t local = 0; local < num_local; ++local) {
     std::vector<int> column;
@@ -342,6 +345,7 @@ void ShardedModel::make_casts() {
     interception::add_interceptor(parameter.tensor, casts_);
   }
   refresh_casts();
+  const comm::Purpose purpose("shared parameters");
   group_.barrier();
 }
 
@@ -417,6 +421,7 @@ void ShardedModel::begin() {
 
 // All slices are written, so that every rank may read every gradient, and slots may be used again.
 void ShardedModel::finish() {
+  const comm::Purpose purpose("shared gradients");
   if (splits_gradients()) group_.barrier();
 }
 

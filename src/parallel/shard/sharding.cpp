@@ -8,6 +8,8 @@
 #include <exception>
 #include <utility>
 
+#include "compat/versions.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
@@ -100,9 +102,9 @@ SplitParameters those_of(const torch::optim::Optimizer& optimizer, const SplitPa
 // stale.
 void tell_of_change(const SplitParameters& split) {
   for (const auto& [impl, place] : split) {
-    auto* tensor = const_cast<c10::TensorImpl*>(impl);
-    if (!tensor->is_inference()) tensor->bump_version();
-    compat::notify_changed(place.model->parameters()[place.item].tensor);
+    const at::Tensor& tensor = place.model->parameters()[place.item].tensor;
+    compat::bump_version(tensor);
+    compat::notify_changed(tensor);
   }
 }
 
@@ -156,6 +158,7 @@ void step_together(const comm::Group& group, const std::function<void()>& step) 
     error = std::current_exception();
   }
   const at::Tensor failed = torch::full({}, error ? group.rank() + 1 : 0, at::kLong);
+  const comm::Purpose purpose("step of a sharded optimizer");
   group.all_reduce_(failed, comm::ReduceOp::kMax);
   if (error) std::rethrow_exception(error);
   if (failed.item<int64_t>() == 0) return;
@@ -223,6 +226,7 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                      move.name, "' is of a class that cannot be moved to its new owner. Make the optimizer anew.");
   }
   auto own = own_pieces(found == states.end() ? nullptr : found->second.get(), names.size(), parameter, move.from);
+  const comm::Purpose purpose("move of optimizer state");
   group.all_reduce_(own.facts, comm::ReduceOp::kMax);
   const int64_t* facts = own.facts.const_data_ptr<int64_t>();
   auto state = make_state(optimizer);
@@ -379,6 +383,7 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   }
   for (const auto& model : models) exchange_stepped(*model, split, kind);
   // Whole parameters were stepped by other ranks than those that cast their parts.
+  const comm::Purpose purpose("step of a sharded optimizer");
   if (kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
   for (const auto& model : models) {
     model->refresh_casts();
@@ -412,7 +417,7 @@ std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optim
     for (const at::Tensor& parameter : group.params()) {
       const auto place = all.find(parameter.unsafeGetTensorImpl());
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (place == all.end() || state == optimizer.state().end()) continue;
+      if (place == all.end() || state == optimizer.state().end() || state->second == nullptr) continue;
       const auto interval = shard::stepped_interval(place->second, kind);
       const auto add = [&](const char* name, at::Tensor& tensor) {
         if (!tensor.defined()) return;
@@ -445,6 +450,7 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
                             shard::stepped_interval(place->second, kind));
       // Which of them there are on any rank, and the steps counted, plus one.
       const auto& group = place->second.model->group();
+      const comm::Purpose purpose("optimizer state of all ranks");
       group.all_reduce_(own.facts, comm::ReduceOp::kMax);
       const int64_t* facts = own.facts.const_data_ptr<int64_t>();
       for (size_t i = 0; i < names.size(); ++i) {
@@ -471,6 +477,7 @@ double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doub
   const double norm =
       clip_gradients_(parameters, max_norm, {.norm_type = norm_type, .owned = owned, .group = impl_->owners(group_)})
           .norm;
+  const comm::Purpose purpose("clipping of gradients");
   group_.barrier();  // every rank may read every gradient from here on
   return norm;
 }
@@ -479,12 +486,9 @@ void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, doubl
   const at::NoGradGuard no_grad;
   announce({.kind = ShardCall::Kind::kClipValue, .parameters = &parameters, .first = limit});
   const auto& split = impl_->split();
+  const comm::Purpose purpose("clipping of gradients");
   group_.barrier();  // no rank reads gradients any more
-  for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
-    const at::Tensor part = owned_part(split, parameter).value_or(parameter.grad().detach());
-    if (part.defined()) part.clamp_(-limit, limit);
-  }
+  clip_values_(parameters, limit, [&](const at::Tensor& parameter) { return owned_part(split, parameter); });
   group_.barrier();
 }
 
@@ -497,6 +501,7 @@ bool Sharding::has_finite_gradients(const std::vector<at::Tensor>& parameters) c
 
 void Sharding::scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const {
   const auto& split = impl_->split();
+  const comm::Purpose purpose("clipping of gradients");
   group_.barrier();  // no rank reads gradients any more
   parallel::scale_gradients_(parameters, factor,
                              [&](const at::Tensor& parameter) { return owned_part(split, parameter); });

@@ -19,7 +19,7 @@ template <class Visit>
 void for_each_state(torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& tile, const Visit& visit) {
   for (const at::Tensor& parameter : tile) {
     const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (state == optimizer.state().end()) continue;
+    if (state == optimizer.state().end() || state->second == nullptr) continue;
     visit_state(*state->second, [&](const char*, at::Tensor& tensor) {
       if (tensor.defined() && tensor.numel() > 0) visit(tensor);
     });

@@ -9,6 +9,7 @@
 
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/shared_region.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 
 namespace hasten::parallel {
@@ -73,6 +74,7 @@ void share_parameters_(torch::nn::Module& module, const comm::Group& group) {
   int64_t num_bytes = 0;
   const auto places = plan_places(module, num_bytes);
   const std::string problems = problems_of(places);
+  const comm::Purpose purpose("share_parameters");
   const auto all_problems = comm::gather_object(group, problems);
   for (size_t rank = 0; rank < all_problems.size(); ++rank) {
     if (!all_problems[rank].empty())

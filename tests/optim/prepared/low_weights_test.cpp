@@ -95,6 +95,15 @@ TEST(LowWeights, MomentsCanBeHalvesAndStochasticRunsRepeat) {
   EXPECT_FALSE(at::equal(a.net->weight, c.net->weight));
 }
 
+TEST(LowWeights, AStepIsAChangeOfTheParametersVersion) {
+  for (const Weights form : {Weights::kMaster, Weights::kSplit, Weights::kKahan, Weights::kStochastic}) {
+    const auto before = train<ApexAdam>(form, ApexAdamOptions(0.01), 1),
+               after = train<ApexAdam>(form, ApexAdamOptions(0.01), 2);
+
+    EXPECT_GT(after.net->parameters()[0]._version(), before.net->parameters()[0]._version());
+  }
+}
+
 TEST(LowWeights, ValuesCanBeReadAndSetExactly) {
   auto trained = train<torch::optim::SGD>(Weights::kSplit, torch::optim::SGDOptions(0.1), 1);
   const auto value = torch::randn({4, 8});

@@ -52,6 +52,37 @@ TEST_P(EveryKernel, GivesWhatTorchOptimGives) {
   expect_near(fused, plain);
 }
 
+TEST_P(EveryKernel, RefusesAGraphFromBeforeTheStep) {
+  for (const bool fused : {true, false}) {
+    const at::Tensor param = torch::ones({3}).requires_grad_();
+    const Optimizer optimizer = make(GetParam())({param});
+    const at::Tensor loss = param.square().sum();
+    loss.backward({}, true);
+
+    optimizer_step(*optimizer, {.fused = fused});
+
+    EXPECT_THROW(loss.backward(), c10::Error) << "fused " << fused;
+  }
+}
+
+TEST_P(EveryKernel, StepsAGroupThatIsAddedLate) {
+  for (const bool fused : {true, false}) {
+    for (const auto dtype : {at::kFloat, at::kHalf}) {
+      const at::Tensor first = torch::ones({3}, dtype).requires_grad_(),
+                       late = torch::ones({2}, dtype).requires_grad_();
+      const Optimizer optimizer = make(GetParam())({first});
+      optimizer->add_param_group(torch::optim::OptimizerParamGroup({late}, optimizer->defaults().clone()));
+      first.mutable_grad() = torch::full_like(first, 0.5);
+      late.mutable_grad() = torch::full_like(late, 0.5);
+
+      optimizer_step(*optimizer, {.fused = fused});
+
+      EXPECT_FALSE(late.equal(torch::ones({2}, dtype))) << "fused " << fused;
+      for (const auto& [parameter, state] : optimizer->state()) EXPECT_NE(state, nullptr) << "fused " << fused;
+    }
+  }
+}
+
 TEST_P(EveryKernel, SharesItsStateWithTorchOptimSoThatTheTwoMayTakeTurns) {
   const Make optimizer = make(GetParam());
 

@@ -8,6 +8,7 @@
 #include "hasten/parallel/clip/clip_async.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/forward_scope.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
 
 namespace hasten::parallel {
 namespace {
@@ -33,6 +34,35 @@ TEST(Clip, NormsAndClippingAreTorchs) {
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-7)) << type;
   }
   EXPECT_NEAR(gradient_norm_async(with_gradients()).item<double>(), gradient_norm(with_gradients()).norm, 1e-3);
+}
+
+TEST(Clip, UnsplitGradientsAreClippedWhateverTheirLayoutAndSize) {
+  const std::shared_ptr<Sharding> unsplit;
+  for (const double type : {1.0, 2.0, static_cast<double>(INFINITY)}) {
+    auto table = at::zeros({5, 2}).requires_grad_(), none = at::zeros({0, 3}).requires_grad_();
+    // Row 1 comes twice: uncoalesced, as an embedding leaves it.
+    table.mutable_grad() =
+        at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
+    none.mutable_grad() = at::zeros({0, 3});
+    const at::Tensor dense = table.grad().to_dense();
+    const double wanted = std::isinf(type) ? 6.0 : dense.abs().pow(type).sum().pow(1 / type).item<double>();
+
+    const double norm = clip_grad_norm_(unsplit, {table, none}, 1.0, type);
+
+    EXPECT_NEAR(norm, wanted, 1e-4) << type;
+    EXPECT_TRUE(at::allclose(table.grad().to_dense(), dense / wanted, 1e-4)) << type;
+  }
+}
+
+TEST(Clip, ValuesOfSparseGradientsAreLimitedAsSums) {
+  auto table = at::zeros({5, 2}).requires_grad_();
+  table.mutable_grad() =
+      at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
+
+  clip_grad_value_(nullptr, {table}, 4.0);
+
+  EXPECT_TRUE(table.grad().to_dense()[1].equal(at::full({2}, 4.0))) << "3 and 3 are 6";
+  EXPECT_TRUE(table.grad().to_dense()[3].equal(at::full({2}, 3.0)));
 }
 
 TEST(Clip, TheNormThatStaysATensorClipsAsTorchDoesAndLeavesOverflows) {

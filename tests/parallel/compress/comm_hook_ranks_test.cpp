@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <map>
 
 #include "hasten/core/error.h"
@@ -245,6 +246,36 @@ TEST(PowerSgdRanks, GradientsTravelInFullBeforeTheStart) {
     EXPECT_TRUE(torch::allclose(means[1], exact, 1e-5, 1e-6));
     EXPECT_FALSE(torch::allclose(means[2], exact, 1e-1, 1e-1));
   });
+}
+
+TEST(PowerSgdRanks, AGradientThatIsNotFiniteOnOneRankIsForgottenAfterItsStep) {
+  const auto gradients = random_gradients(2);
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const bool feedback : {true, false}) {
+      run_ranks(2, [&](Process& process) {
+        torch::nn::Linear model(torch::nn::LinearOptions(9, 6).bias(false));
+        auto options = at_once(2);
+        options.use_error_feedback = feedback;
+        const Ddp ddp(*model, process.group(), {.comm_hook = power_sgd(options)});
+        const auto mean_of = [&](const at::Tensor& gradient) {
+          model->zero_grad();
+          (model->weight * gradient).sum().backward();
+          return model->weight.grad().clone();
+        };
+        at::Tensor poisoned = gradients[process.rank()].clone();
+        if (process.rank() == 1) poisoned[2][3] = bad;
+
+        const at::Tensor before = mean_of(gradients[process.rank()]), during = mean_of(poisoned),
+                         after = mean_of(gradients[process.rank()]);
+
+        EXPECT_FALSE(torch::isfinite(before - during).any().item<bool>());
+        EXPECT_TRUE(torch::isfinite(after).all().item<bool>()) << bad << ", error feedback " << feedback;
+        at::Tensor of_rank_0 = after.clone();
+        process.group().broadcast_(of_rank_0, 0);
+        EXPECT_TRUE(torch::equal(after, of_rank_0));
+      });
+    }
+  }
 }
 
 TEST(PowerSgdRanks, NoGradientAtAllStaysZeroAndFinite) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -92,7 +93,10 @@ TEST(SyncBatchNormRanks, EqualsOneProcessOnTheConcatenatedBatchWithUnequalAndEmp
     torch::nn::AnyModule alone;
     const auto module_alone = build_batch_norm(test, alone);
     const auto expected = run_batch_norm(*module_alone, alone, batch, coefficients);
-    for (const auto& sizes : std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}, {2, 3, 0, 2}}) {
+    auto all_sizes = std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}, {2, 3, 0, 2}};
+    // Without running statistics libtorch's module itself refuses a single value a channel.
+    if (test.name != "no running statistics") all_sizes.push_back({1, 5, 1});
+    for (const auto& sizes : all_sizes) {
       run_ranks(static_cast<int>(sizes.size()), [&](Process& process) {
         const auto rank = static_cast<size_t>(process.rank());
         torch::nn::AnyModule callable;
@@ -156,6 +160,26 @@ TEST(SyncBatchNormRanks, OneValueAChannelOverAllRanksIsRefusedOnAllOfThem) {
   });
 
   for (const auto& said : words) EXPECT_THAT(said, HasSubstr("1 value a channel"));
+}
+
+TEST(SyncBatchNormRanks, AModuleThatTrainsOnOneSampleARankStaysOneThatTrains) {
+  run_ranks(3, [](Process& process) {
+    torch::nn::BatchNorm1d norm(2);
+    convert_sync_batchnorm(norm, process.group());
+    const at::Tensor input = torch::full({1, 2}, 3.0 * process.rank());
+
+    norm(input), norm(input);
+
+    EXPECT_TRUE(norm->is_training());
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 2);
+    EXPECT_TRUE(torch::allclose(norm->running_mean, torch::full({2}, 3.0 * (1 - 0.81))));
+    norm->eval();
+    EXPECT_TRUE(torch::equal(norm(norm->running_mean.expand({1, 2})), torch::zeros({1, 2})));
+    norm->train();
+    revert_sync_batchnorm(*norm);
+    EXPECT_THROW(norm(input), c10::Error);
+    EXPECT_TRUE(norm->is_training());
+  });
 }
 
 TEST(SyncBatchNormRanks, EvalModeIsLocalWithAndWithoutRunningStatistics) {
@@ -245,6 +269,37 @@ TEST(SyncBatchNormRanks, TrainingUnderDdpEqualsOneProcessAndLeavesAllRanksEqual)
 }
 
 // Three ranks with three, one and two batches, against one process with the batches there are in each step.
+TEST(SyncBatchNormRanks, ABackwardOfNoWeightTakesPartWithZerosAndLeavesGradientsAlone) {
+  for (const int64_t rows : {0, 3}) {
+    std::vector<at::Tensor> expected, found;
+    for (const bool weightless : {false, true}) {
+      run_ranks(2, [&](Process& process) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+        testing::initialise(*net, 3);
+        convert_sync_batchnorm(*net, process.group());
+        const auto ddp = std::make_shared<Ddp>(*net, process.group());
+        const bool counts = process.rank() == 0;
+        const at::Tensor x = torch::arange(12.0).sin().view({4, 3}).slice(0, 0, counts ? 4 : rows).clone();
+        // A mean over nothing is no number; the plain loss of the same backward is zero times the outputs.
+        const at::Tensor y = net->forward(x.requires_grad_());
+        at::Tensor loss = y.sum();
+        if (!counts) loss = weightless ? y.slice(0, 0, 0).mean() + y.sum() : y.sum() * 0;
+
+        backward(loss, {.weight = counts || !weightless ? 1.0 : 0.0}, {.models = {ddp}, .group = process.group()});
+
+        EXPECT_EQ(x.grad().sizes(), x.sizes());
+        if (!counts) return;
+        auto& gradients = weightless ? found : expected;
+        for (const auto& parameter : net->parameters())
+          gradients.push_back(parameter.grad() * (weightless ? 0.5 : 1.0));
+      });
+    }
+
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(torch::allclose(found[i], expected[i])) << rows << " " << i;
+  }
+}
+
 TEST(SyncBatchNormRanks, RanksThatHaveRunOutOfBatchesTakePartWithNothing) {
   const std::vector<int> num_batches = {3, 1, 2};
   auto generator = at::detail::createCPUGenerator(5);

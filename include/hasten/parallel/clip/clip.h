@@ -58,4 +58,8 @@ void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, 
 GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm,
                              const GradientNormOptions& options = {});
 
+/// Limits every element of the gradients to [-limit, limit] in place; with `owned`, of the owned parts. Sparse
+/// gradients are coalesced first. Collective: no. Blocks: no. Throws: nothing.
+void clip_values_(const std::vector<at::Tensor>& parameters, double limit, const OwnedGradient& owned = {});
+
 }  // namespace hasten::parallel

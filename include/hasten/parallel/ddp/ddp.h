@@ -64,6 +64,10 @@ class Ddp {
 
   /// Returns the parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
+  /// Compares the parameters of all ranks. Nothing for parameters that ranks share, in local SGD between two averages,
+  /// in loops of uneven length, and with check_parameters_every = 0. Collective: yes. Blocks: yes. Throws: UsageError
+  /// naming the first that differs; CommError.
+  void check_parameters() const;
   /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks:
   /// yes. Throws: CommError.
   void broadcast_from(int root) const;

@@ -52,8 +52,13 @@ struct DdpOptions {
   /// allocator that is not libtorch's own stays unwrapped.
   std::optional<int64_t> in_place_bytes = int64_t{64} << 10;
   /// Interval, in steps, at which the ranks compare checksums of their parameters; 0 for never. It costs a pass over
-  /// them and one message.
+  /// them and one message. They do so after the first 10 steps, too, before save_state, and in end_training.
   int64_t check_parameters_every = 1000;
+  /// Returns true if parameters are compared after so many steps. Ranks that drift apart mostly do so from the start.
+  bool compares_after(int64_t steps) const noexcept {
+    constexpr int64_t kFirst = 10;
+    return check_parameters_every > 0 && (steps == kFirst || steps % check_parameters_every == 0);
+  }
 
   /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h). An object
   /// serves one model.

@@ -3,7 +3,7 @@
 //
 // No module is replaced, so types and state_dict names stay as they are. A tensor of each BatchNorm gets a spare
 // dispatch key, which leads libtorch's batch_norm to this room whenever that module runs. The key:
-// src/parallel/norm/sync_group.h. The arithmetic: src/parallel/norm/global_batch_norm.h.
+// src/parallel/statistics/sync_group.h. The arithmetic: src/parallel/statistics/global_batch_norm.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -22,7 +22,8 @@ namespace hasten::parallel {
 /// Output, gradients and running statistics equal those of one process with the concatenated batch. Gradients of weight
 /// and bias are this rank's share, which Ddp averages with all others. In eval mode, and in a world of one, a BatchNorm
 /// is what it was. Forward and backward in training mode become collective, over connections of their own, and throw
-/// CommError. As before, libtorch's module refuses a batch of one value a channel on some rank.
+/// CommError. A rank may have one value a channel, if all together have more. Without running statistics
+/// (track_running_stats(false)) libtorch's module refuses such a batch itself.
 ///
 /// Before or after prepare. `to`, `clone` and torch::load keep the mark. Tensor::set_data with another tensor loses it.
 /// The next backward through the module's weight then throws, naming the module, and converting again mends it. Without
