@@ -115,8 +115,9 @@ class Accelerator {
   /// shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no longer exchanged.
   /// Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true, false}}, net,
   /// loader)`.
-  /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError if the ranks' modules differ, naming the
-  /// first difference; CommError. A further kind of object has a prepare_object of its own (accelerator/preparation.h).
+  /// Collective: yes, if there is a module or a loader. Blocks: then. Throws: UsageError if the ranks' modules differ,
+  /// naming the first difference, or their loaders' lengths and batch sizes; CommError. A further kind of object has a
+  /// prepare_object of its own (accelerator/preparation.h).
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     static_assert((Preparable<T> && ...),
@@ -365,7 +366,7 @@ class Accelerator {
 
   // ---- What the ranks do together (parallel/join/operations.h).
 
-  /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
+  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure (comm/nested.h).
   /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
   /// structures differ.
   template <class T>
@@ -386,7 +387,7 @@ class Accelerator {
   T without_padding(const T& value) const {
     return data::without_padding(value, gradient_state().position(), rank());
   }
-  /// Sum or mean over the ranks, elementwise, of any nested structure.
+  /// Sum or mean over the ranks, elementwise, of the tensors and numbers of any nested structure.
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options = {},
            comm::Group::Site site = comm::Group::Site::current()) const {
@@ -398,10 +399,11 @@ class Accelerator {
                          comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->pad_across_processes(value, options, site);
   }
-  /// Ends a training and the run of the trackers. When it returns, saves under way are complete and all ranks have
-  /// come. To be called once, last. Collective: yes. Blocks: at most TrackingOptions::finish_timeout_s for trackers,
-  /// and until all have come. Throws: DataError with what went wrong in a save; CommError.
-  void end_training() const { trackers().finish(), checkpoints().end(), operations_->wait_for_everyone(); }
+  /// Ends a training and the run of the trackers. When it returns, saves under way are complete, all ranks have come,
+  /// and their parameters have been compared (Ddp::check_parameters). To be called once, last. Collective: yes. Blocks:
+  /// at most TrackingOptions::finish_timeout_s for trackers, and until all have come. Throws: DataError with what went
+  /// wrong in a save; UsageError naming a parameter that differs between the ranks; CommError.
+  void end_training() const;
   void wait_for_everyone() const { operations_->wait_for_everyone(); }
   /// Raises a flag that check_trigger reports on all ranks. It serves a decision of a single rank (stopping early, a
   /// loss that is no number).

@@ -120,6 +120,10 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
   state_->clip_grad_value_(parameters, clip_value);
 }
 
+void Accelerator::end_training() const {
+  state_->end_training();
+}
+
 void Accelerator::free_memory() const {
   state_->optimizer_registry.clear();
   state_->accumulation.set_step(0);

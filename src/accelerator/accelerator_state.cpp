@@ -7,6 +7,7 @@
 
 #include "accelerator/tracking_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/build.h"
@@ -92,8 +93,21 @@ Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel>
   return logger;
 }
 
+void AcceleratorState::end_training() {
+  const comm::Purpose purpose("end_training");
+  advice.at_end({.world_size = process().world_size()}, operations->logger("accelerator"));
+  trackers.finish();
+  checkpoints->end();
+  for (const auto& model : models.all()) model->check_parameters();
+  operations->wait_for_everyone();
+}
+
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
   plugins->require_filled();
+  advice.before_backward({.world_size = process().world_size(),
+                          .num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
+                          .optimizer_calls = gradients->optimizers().num_calls()},
+                         operations->logger("accelerator"));
   parallel::BackwardContext context{.models = models.all(),
                                     .group = process().group(),
                                     .num_batches = accumulation.options().num_steps,
@@ -125,6 +139,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
 }
 
 parallel::NoSync AcceleratorState::accumulate(Models chosen) {
+  advice.note_accumulate();
   accumulation.next(*gradients);
   if (gradients->sync_gradients()) return parallel::NoSync();
   return no_sync(std::move(chosen), accumulation.options().sync_each_batch);
@@ -159,6 +174,8 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
 }
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
+  const comm::Purpose purpose("prepare of a model");
+  advice.note_model();
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
   plugins->require_alike(process());
   plugins->mark_leaf_modules(module, sharding);

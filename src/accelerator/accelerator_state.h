@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "accelerator/advice.h"
 #include "accelerator/mixed_precision.h"
 #include "accelerator/read_options.h"
 #include "hasten/accelerator/options.h"
@@ -53,6 +54,7 @@ struct AcceleratorState {
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
   Logger logger(const std::string& name, std::optional<LogLevel> level) const;
+  void end_training();
 
   AcceleratorOptions options;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
@@ -67,6 +69,7 @@ struct AcceleratorState {
   std::shared_ptr<MixedPrecision> precision = {};
   std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
+  Advice advice = {};
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
 

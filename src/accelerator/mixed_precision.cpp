@@ -11,11 +11,13 @@
 #include <utility>
 
 #include "hasten/clip_grad_norm_async.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/clip/clip_async.h"
 #include "hasten/parallel/model/jit_module.h"
+#include "hasten/plan/module_tree.h"
 #include "hasten/precision/known_bad.h"
 #include "hasten/precision/living_casts.h"
 
@@ -96,6 +98,7 @@ struct MixedPrecision::Fp8Windows : training::StepPolicy {
       values[3 * i + 1] = all[i]->weight_amax;
       values[3 * i + 2] = all[i]->gradient_amax;
     }
+    const comm::Purpose purpose("scales of fp8");
     if (group.world_size() > 1 && !all.empty()) group.all_reduce_(amax, comm::ReduceOp::kMax);
     for (size_t i = 0; i < all.size(); ++i) {
       all[i]->input_amax = values[3 * i];
@@ -201,7 +204,22 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
     log_.warning_once(*note);
   for (const auto& note : precision::known_bad(facts, resolved_.precision, convolution_facts(module)))
     log_.warning_once(note);
+  if (device_.is_cpu()) warn_of_unsupported(module);
   return scopes;
+}
+
+void MixedPrecision::warn_of_unsupported(const torch::nn::Module& module) const {
+  const auto dtype = precision::compute_dtype(resolved_.precision);
+  if (!dtype) return;
+  const auto classes = precision::compute_unsupported_in_float32(*dtype);
+  const auto modules = module.modules();
+  for (const std::string& name : classes) {
+    const bool has_one = std::any_of(modules.begin(), modules.end(),
+                                     [&](const auto& each) { return plan::short_class_name(each->name()) == name; });
+    if (!has_one) continue;
+    log_.warning_once(text(name, " cannot run in ", precision::name_of(resolved_.precision),
+                           " on this CPU; it is computed in float32."));
+  }
 }
 
 void MixedPrecision::mark(torch::nn::Module& module, parallel::ForwardScopes& scopes) {
@@ -233,6 +251,7 @@ void MixedPrecision::convert(torch::nn::Module& module) {
   if (!low_weights_) return;
   if (group_.world_size() > 1) {
     const at::NoGradGuard no_grad;
+    const comm::Purpose purpose("weights below float32");
     for (const auto& parameter : module.parameters()) group_.broadcast_(parameter.detach(), 0);
   }
   low_weights_->convert(module);
@@ -281,6 +300,7 @@ int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, 
   }
   if (whole) return own;
   const auto count = at::full({}, own, at::TensorOptions().dtype(at::kLong));
+  const comm::Purpose purpose("the loss scale");
   group_.all_reduce_(count);
   return count.item<int64_t>();
 }
@@ -299,6 +319,7 @@ void MixedPrecision::share_least_scale() {
   scaler_->settle();
   auto state = scaler_->state();
   const auto least = at::full({}, state.scale, at::TensorOptions().dtype(at::kDouble));
+  const comm::Purpose purpose("the loss scale");
   group_.all_reduce_(least, comm::ReduceOp::kMin);
   if (least.item<double>() != state.scale) state.growth_tracker = 0;
   const auto tracker = at::full({}, state.growth_tracker, at::TensorOptions().dtype(at::kLong));

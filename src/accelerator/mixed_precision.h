@@ -75,6 +75,7 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   int64_t sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const;
   std::string name_of(const at::Tensor& parameter) const;
   void mark(torch::nn::Module& module, parallel::ForwardScopes& scopes);
+  void warn_of_unsupported(const torch::nn::Module& module) const;
 
   precision::PrecisionOptions options_;
   precision::AutocastOptions autocast_;

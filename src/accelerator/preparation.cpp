@@ -38,6 +38,15 @@ parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
   return state_->optimizer_registry;
 }
 
+void Preparation::check_loader(const data::LoaderDescription& mine, bool is_stream) const {
+  state_->advice.note_loader();
+  const auto& loader = options().loader;
+  if (!loader.allow_empty) data::warn_if_empty(process(), mine);
+  // Ranks that are dispatched to need no data.
+  if (loader.dispatch_batches.value_or(is_stream && loader.put_on_device)) return;
+  if (!state_->operations->is_joining()) data::check_same_loader(process(), mine);
+}
+
 bool Preparation::uses_deepspeed() const noexcept {
   return state_->plugins->uses_deepspeed();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
 
 namespace hasten {
@@ -35,6 +36,7 @@ tracking::Trackers make_trackers(const AcceleratorOptions& options, const Enviro
                                 .environment = environment};
   if (!setup.log_with.empty()) {
     setup.run_key = tracking::make_run_id();
+    const comm::Purpose purpose("start of the trackers");
     if (process.world_size() > 1) setup.run_key = comm::gather_object(process.group(), setup.run_key).front();
   }
   tracking::Trackers trackers(std::move(setup));

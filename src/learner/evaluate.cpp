@@ -111,6 +111,7 @@ void Learner::Impl::validate(const Loader& loader, bool inner) {
 std::vector<double> Learner::validate(const ValidateOptions& o) const {
   const auto loader = impl_->loader_of(o.ds_idx, o.loader, true);
   const Restore quiet(impl_->logging, false);
+  const Restore kind(impl_->pass_kind, PassKind::kValidate);
   added_cbs(o.cbs, [&] { impl_->validate(loader, false); });
   return recorder().final_record();
 }
@@ -123,6 +124,7 @@ Predictions Learner::get_preds(const PredsOptions& o) const {
   const auto loader = impl_->loader_of(o.ds_idx, o.loader, o.reorder);
   const auto gather = std::make_shared<GatherPreds>(o);
   const Restore quiet(impl_->logging, false);
+  const Restore kind(impl_->pass_kind, PassKind::kPredictions);
   removed_cbs(left_out(impl_->entries), [&] {
     auto callbacks = o.cbs;
     callbacks.push_back(entry_of(gather));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "hasten/checkpoint/weights.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/number.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -25,6 +26,7 @@ namespace fs = std::filesystem;
 core::Value random_value(const Accelerator& accelerator) {
   const auto bytes = process::pack(process::capture_random_state());
   std::vector<at::Tensor> all{bytes};
+  const comm::Purpose purpose("random states of the learner");
   if (accelerator.world_size() > 1) all = accelerator.group().all_gather(bytes);
   auto list = core::Value::list();
   for (const auto& one : all) {

@@ -254,6 +254,7 @@ LrFindResult Learner::lr_find(const LrFindOptions& o) const {
     });
     const Restore quiet(impl.logging, false);
     const Restore probing(impl.probing, true);
+    const Restore kind(impl.pass_kind, PassKind::kLrFind);
     impl.fit(o.num_it / per_rank + 1, o.start_lr, {.cbs = {entry_of(finder)}});
   }
   LrFindResult result{.lrs = finder->lrs, .losses = finder->smooth.history()};

@@ -137,7 +137,8 @@ Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOp
     throw UsageError(Origin{"learner"}, "image_loaders: none of ", files.size(),
                      " files is left for training; take a smaller validation part.");
   }
-  loaders.train = data::loader(train, data::SeedableRandomSampler(*train.size(), {.seed = o.seed}), loading);
+  loaders.train = Loader(data::loader(train, data::SeedableRandomSampler(*train.size(), {.seed = o.seed}), loading))
+                      .without_short_batch();
   if (*held_out.size() > 0)
     loaders.valid = data::loader(held_out, data::SeedableSequentialSampler(*held_out.size()), loading);
   return loaders;

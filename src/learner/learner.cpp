@@ -97,6 +97,7 @@ void Learner::Impl::event(Event event) {
   std::exception_ptr error;
   for (const auto& entry : (*running)[static_cast<size_t>(event)]) {
     auto& callback = *entry.callback;
+    if ((callback.passes() & passes_of(pass_kind)) == 0) continue;
     if (inner) {
       const auto phases = callback.phases();
       if (phases != Phases::kBoth && (phases == Phases::kTrain) != state.training) continue;

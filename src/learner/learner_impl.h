@@ -99,6 +99,8 @@ struct Learner::Impl final : LoopActions {
   LoopState state = {};
   Loop loop{*this};
   bool logging = true, bars = true;
+  /// The pass that runs.
+  PassKind pass_kind = PassKind::kFit;
   /// Backward weighs a batch by its samples; off where a callback does.
   bool weighs_batches = true;
   /// Gradients of a backward have not been stepped yet.

@@ -156,16 +156,18 @@ Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const 
   const data::TensorDataset dataset(inputs, targets);
   auto loading = torch::data::DataLoaderOptions(
       static_cast<size_t>(at_least(1, "TensorLoadersOptions::batch_size", options.batch_size)));
-  loading.drop_last(options.drop_last);
+  loading.drop_last(options.drop_last.value_or(false));
   const size_t size = *dataset.size();
   if (!options.shuffle) return data::loader(dataset, data::SeedableSequentialSampler(size), loading);
-  return data::loader(dataset, data::SeedableRandomSampler(size, {.seed = options.seed}), loading);
+  const Loader shuffled = data::loader(dataset, data::SeedableRandomSampler(size, {.seed = options.seed}), loading);
+  return options.drop_last ? shuffled : shuffled.without_short_batch();
 }
 
 Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::Example<>& valid,
                        const TensorLoadersOptions& options) {
   auto in_order = options;
-  in_order.shuffle = in_order.drop_last = false;
+  in_order.shuffle = false;
+  in_order.drop_last = false;
   return {.train = tensor_loader(train.data, train.target, options),
           .valid = tensor_loader(valid.data, valid.target, in_order)};
 }

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/data/metrics/counted_metrics.h"
 
@@ -186,6 +187,7 @@ std::vector<at::Tensor> MetricValues::sums(const std::vector<Metric>& metrics, c
     for (size_t i = 0; i < metrics.size(); ++i) {
       if (counts[i] && counts[i]->defined()) sizes.mutable_data_ptr<int64_t>()[i] = counts[i]->numel();
     }
+    const comm::Purpose purpose("metrics of the learner");
     if (group.world_size() > 1) group.all_reduce_(sizes, comm::ReduceOp::kMax);
     sizes_.assign(sizes.const_data_ptr<int64_t>(), sizes.const_data_ptr<int64_t>() + sizes.numel());
   }
@@ -200,6 +202,7 @@ std::vector<at::Tensor> MetricValues::sums(const std::vector<Metric>& metrics, c
     parts.push_back(has ? *counts[i] : at::zeros({sizes_[i]}, at::kLong));
   }
   auto all = at::cat(parts);
+  const comm::Purpose purpose("metrics of the learner");
   if (group.world_size() > 1 && all.numel() > 0) group.all_reduce_(all);
   std::vector<at::Tensor> sums;
   int64_t begin = 0;
@@ -274,6 +277,7 @@ at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows) {
     words[2] = rows.dim();
     for (int64_t i = 0; i < rows.dim(); ++i) words[3 + i] = rows.size(i);
   }
+  const comm::Purpose purpose("metrics of the learner");
   const auto forms = group.all_gather(form);
   const int64_t* model = nullptr;
   int64_t most = 0;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/leaf_modules.h"
@@ -401,6 +402,7 @@ std::vector<std::string> Plugins::facts() const {
 void Plugins::require_alike(const process::Process& process) {
   if (facts_.empty() || process.world_size() == 1) return;
   const auto own = std::exchange(facts_, {});
+  const comm::Purpose purpose("settings of all ranks");
   const auto all = comm::gather_object(process.group(), own);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

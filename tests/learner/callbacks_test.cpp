@@ -352,5 +352,86 @@ TEST_F(CallbackFiles, TensorBoardShowsAsManyPredictionsAsAsked) {
             std::string::npos);
 }
 
+TEST_F(CallbackFiles, WhatWatchesOrSavesATrainingTakesNoPartInOtherPasses) {
+  const Learner learn(data_of(), net(), quiet(folder_));
+  learn.add(EarlyStopping({.monitor = "valid_loss", .patience = 1}), SaveModel({.fname = "best"}),
+            ReduceLROnPlateau({.patience = 1}), CSVLogger());
+
+  const auto found = learn.lr_find({.num_it = 60, .stop_div = false, .suggest = {}});
+  const auto preds = learn.get_preds();
+  const auto values = learn.validate();
+  const auto one = learn.predict({rows(1, 3).data[0]});
+
+  EXPECT_GE(found.lrs.size(), 60U) << "every point, though no epoch was better";
+  EXPECT_EQ(preds.preds.size(0), 20);
+  EXPECT_EQ(values.size(), 2U);
+  EXPECT_EQ(one.probabilities.size(0), 3);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "history.csv"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "models"));
+  learn.fit(1, 0.02);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "history.csv"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "models"));
+}
+
+TEST(Callbacks, APassReachesTheCallbacksThatDeclareIt) {
+  struct Counting : Callback {
+    explicit Counting(PassKind one) : kind(one) {}
+    std::string_view name() const override {
+      return kind == PassKind::kFit        ? "of_fit"
+             : kind == PassKind::kLrFind   ? "of_lr_find"
+             : kind == PassKind::kValidate ? "of_validate"
+                                           : "of_predictions";
+    }
+    PassSet passes() const override { return passes_of(kind); }
+    void before_validate(Learner&) override { ++count; }
+    void after_loss(Learner&) override { ++count; }
+    PassKind kind;
+    int64_t count = 0;
+  };
+  const Learner learn(data_of(), net(), quiet());
+  std::vector<std::shared_ptr<Counting>> all;
+  for (const auto kind : {PassKind::kFit, PassKind::kLrFind, PassKind::kValidate, PassKind::kPredictions}) {
+    all.push_back(std::make_shared<Counting>(kind));
+    learn.add(all.back());
+  }
+  const auto counted = [&](const std::function<void()>& pass) {
+    for (const auto& each : all) each->count = 0;
+    learn.no_logging(pass);
+    std::vector<bool> reached;
+    for (const auto& each : all) reached.push_back(each->count > 0);
+    return reached;
+  };
+
+  EXPECT_EQ(counted([&] { learn.fit(1, 0.02); }), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(counted([&] { learn.lr_find({.num_it = 8, .suggest = {}}); }),
+            (std::vector<bool>{false, true, false, false}));
+  EXPECT_EQ(counted([&] { learn.validate(); }), (std::vector<bool>{false, false, true, false}));
+  EXPECT_EQ(counted([&] { learn.get_preds(); }), (std::vector<bool>{false, false, false, true}));
+}
+
+TEST(Learner, ALastBatchOfOneSampleBehindABatchNormIsLeftOutAsInFastai) {
+  const auto learner_of = [](int64_t train, int64_t batch_size) {
+    return Learner(tensor_loaders(rows(train, 1), rows(9, 2), {.batch_size = batch_size}), net(), quiet());
+  };
+
+  const auto odd = learner_of(17, 16);
+  odd.no_logging([&] { EXPECT_NO_THROW(odd.fit(2, 0.02)); });
+  EXPECT_NO_THROW(learner_of(17, 16).lr_find({.num_it = 8, .suggest = {}}));
+  const auto small = learner_of(10, 16);
+  small.no_logging([&] { EXPECT_NO_THROW(small.fit(1, 0.02)) << "a single batch stays, whatever its size"; });
+}
+
+TEST(Learner, WithoutValidationDataTheTableHasNoSignedNan) {
+  const Learner learn({.train = data_of().train}, net(), quiet());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+
+  learn.fit(1, 0.02);
+
+  const auto said = ::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("-nan"), std::string::npos) << said;
+  EXPECT_NE(said.find("epoch"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace hasten::learner

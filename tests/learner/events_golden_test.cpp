@@ -15,10 +15,14 @@ namespace hasten::testing {
 
 using namespace learner;
 
+/// fastai's Learner has no epoch before its first fit.
 static std::shared_ptr<Every> recording(json& rows) {
-  return std::make_shared<Every>("recording", -5, [&rows](Learner& learn, Event event) {
+  const auto has_fitted = std::make_shared<bool>(false);
+  return std::make_shared<Every>("recording", -5, [&rows, has_fitted](Learner& learn, Event event) {
+    if (event == Event::kBeforeFit) *has_fitted = true;
     const json iter = is_inner(event) ? json(learn.iter()) : json();
-    rows.push_back({std::string(name_of(event)), learn.epoch(), iter, learn.training() ? 1 : 0});
+    const json epoch = *has_fitted ? json(learn.epoch()) : json();
+    rows.push_back({std::string(name_of(event)), epoch, iter, learn.training() ? 1 : 0});
   });
 }
 
@@ -32,10 +36,10 @@ json golden_events(const GoldenCase& golden) {
   const auto& input = golden.input;
   json rows = json::array(), escapes;
   const auto& raise = input.at("raise");
-  const auto exception = raise.at("exception").get<std::string>();
-  const auto event = event_named(raise.at("event").get<std::string>());
+  const auto exception = raise.is_null() ? std::string() : raise.at("exception").get<std::string>();
+  const auto event = raise.is_null() ? std::nullopt : event_named(raise.at("event").get<std::string>());
   const auto raising = std::make_shared<Every>("raising", 20, [&](Learner& learn, Event now) {
-    if (now != event || learn.epoch() != raise.at("epoch").get<int64_t>()) return;
+    if (raise.is_null() || now != event || learn.epoch() != raise.at("epoch").get<int64_t>()) return;
     if (!raise.at("iter").is_null() &&
         (learn.iter() != raise.at("iter").get<int64_t>() || learn.training() != raise.at("training").get<bool>()))
       return;
@@ -101,6 +105,12 @@ json golden_calls(const GoldenCase& golden) {
       learn.with_events([] {});
     else if (call == "get_preds_train")
       learn.get_preds({.ds_idx = 0});
+    else if (call == "get_preds_inner")
+      learn.get_preds({.inner = true});
+    else if (call == "two_fits")
+      learn.fit(1), learn.fit(1);
+    else if (call == "short_epoch")
+      learn.add(ShortEpoch(0.4)), learn.fit(1);
     else
       rows = "unknown call";
   });

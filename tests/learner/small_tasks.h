@@ -33,9 +33,10 @@ inline torch::data::Example<> rows(int64_t count, uint64_t seed) {
   return {x, x.slice(1, 0, 3).argmax(1)};
 }
 
-/// Training data in batches of 8, and 20 rows of validation.
+/// Training data in batches of 8, the last of what is left, and 20 rows of validation.
 inline Loaders data_of(int64_t count = 50, bool shuffle = true) {
-  return tensor_loaders(rows(count, 1), rows(20, 2), {.batch_size = 8, .shuffle = shuffle, .seed = 5});
+  return tensor_loaders(rows(count, 1), rows(20, 2),
+                        {.batch_size = 8, .shuffle = shuffle, .drop_last = false, .seed = 5});
 }
 
 inline LearnerOptions quiet(std::filesystem::path path = ::testing::TempDir()) {

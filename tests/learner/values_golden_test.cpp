@@ -53,7 +53,9 @@ json golden_tracker(const GoldenCase& golden) {
   json saves = json::array(), lrs = json::array();
   std::map<std::string, FileStamp> stamps;
   Learner* running = nullptr;
-  const auto metric = value_metric(monitor, [&] { return values.at(static_cast<size_t>(running->epoch())); });
+  // The recorded programs have one metric, by the name "score" where the column is to be absent.
+  const std::string metric_name = monitor == "absent" ? "score" : monitor;
+  const auto metric = value_metric(metric_name, [&] { return values.at(static_cast<size_t>(running->epoch())); });
   Learner learn({.train = ones(1), .valid = ones(1)}, model,
                 {.loss = mse(), .opt_func = optim::fastai::sgd(), .metrics = {metric}, .path = folder.path()});
   running = &learn;
@@ -222,6 +224,36 @@ json over_pixels(const GoldenCase& golden) {
   return {{"foreground_acc", hits / all}};
 }
 
+/// "LabelSmoothing_0.5_sum": the loss with options behind it.
+static std::optional<Loss> loss_with_options(const std::string& name) {
+  const auto split = name.find('_');
+  const std::string base = name.substr(0, split);
+  std::optional<double> number;
+  Reduction reduction = Reduction::kMean;
+  for (size_t begin = split; begin != std::string::npos;) {
+    const size_t end = name.find('_', begin + 1);
+    std::string word = name.substr(begin + 1, end == std::string::npos ? end : end - begin - 1);
+    begin = end;
+    for (const char* prefix : {"gamma", "eps"}) {
+      if (word.starts_with(prefix)) word = word.substr(std::string(prefix).size());
+    }
+    if (word == "sum") {
+      reduction = Reduction::kSum;
+    } else if (word == "none") {
+      reduction = Reduction::kNone;
+    } else if (word != "mean") {
+      if (word.find_first_not_of("0123456789.") != std::string::npos) return std::nullopt;
+      number = std::stod(word);
+    }
+  }
+  if (base == "LabelSmoothing" || base == "LabelSmoothingCrossEntropy")
+    return label_smoothing(number.value_or(0.1), {.reduction = reduction});
+  if (base == "FocalLossFlat") return focal(number.value_or(2.0), {.reduction = reduction});
+  if (number) return std::nullopt;
+  if (base == "CrossEntropyLossFlat") return cross_entropy({.reduction = reduction});
+  return std::nullopt;
+}
+
 static Loss golden_loss(const std::string& name) {
   const std::map<std::string, Loss> kLosses = {
       {"CrossEntropyLossFlat", cross_entropy()},
@@ -237,8 +269,9 @@ static Loss golden_loss(const std::string& name) {
       {"DiceLoss", dice()},
       {"DiceLoss_mean_sq", dice({.square_in_union = true, .reduction = Reduction::kMean})}};
   const auto found = kLosses.find(name);
-  if (found == kLosses.end()) throw std::runtime_error("unknown loss " + name);
-  return found->second;
+  if (found != kLosses.end()) return found->second;
+  if (const auto loss = loss_with_options(name)) return *loss;
+  throw std::runtime_error("unknown loss " + name);
 }
 
 json golden_losses(const GoldenCase& golden) {

@@ -340,6 +340,24 @@ TEST(ShardPlugins, the_flops_profiler_counts_the_forward_of_one_step) {
   EXPECT_THAT(printed, HasSubstr("aten::addmm: 2 calls"));
 }
 
+TEST(ShardPlugins, the_flops_profiler_brings_the_times_of_steps) {
+  const auto printed_with = [](bool profiles) {
+    ::testing::internal::CaptureStdout();
+    run_ranks(1, [&](auto& process) {
+      auto config = zero(0);
+      config["flops_profiler"] = core::Value::map({{"enabled", profiles}, {"profile_step", 1000}});
+      config["steps_per_print"] = 1;
+      trained_with(
+          Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}));
+    });
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const auto times = [&](const std::string& printed) { return printed.find(" ms") != std::string::npos; };
+
+  EXPECT_TRUE(times(printed_with(true)));
+  EXPECT_FALSE(times(printed_with(false)));
+}
+
 class ShardMonitors : public testing::InFolder {};
 
 TEST_F(ShardMonitors, of_a_configuration_are_trackers) {

@@ -6,13 +6,17 @@
 // class; nothing here changes.
 #pragma once
 
+#include <c10/util/Type.h>
+
 #include <cstddef>
 #include <memory>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "hasten/accelerator/options.h"
 #include "hasten/data/loader/loader.h"
+#include "hasten/data/loader/loader_comparison.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
 #include "hasten/optim/prepared/prepared_scheduler.h"
 #include "hasten/optim/schedulers/torch_scheduler.h"
@@ -54,6 +58,9 @@ class Preparation {
   void add_loader(const std::shared_ptr<Core>& core) const {
     optimizer_registry().add(training::StateKind::kLoader, core);
   }
+  /// Compares the ranks' loaders, and warns of one without samples. `is_stream`: batches may come from rank 0's alone.
+  /// Collective: yes, outside of a joined loop. Blocks: yes. Throws: as data::check_same_loader.
+  void check_loader(const data::LoaderDescription& mine, bool is_stream) const;
   /// Returns true if a DeepSpeed configuration waits for what prepare is given, and hands that over.
   bool uses_deepspeed() const noexcept;
   void fill_auto(const plan::AutoInputs& known) const;
@@ -174,6 +181,12 @@ std::remove_cvref_t<T> prepare_object(const Preparation& preparation, T&& loader
   std::remove_cvref_t<T> held(std::forward<T>(loader));
   held.prepare(preparation.process(), preparation.gradient_state(), preparation.loader_options(place));
   preparation.add_loader(held.core());
+  using Dataset = typename std::remove_cvref_t<T>::DatasetType;
+  preparation.check_loader({.dataset = c10::demangle(typeid(Dataset).name()),
+                            .num_samples = held.total_dataset_length(),
+                            .batch_size = held.options().batch_size(),
+                            .drop_last = held.options().drop_last()},
+                           data::is_stream_v<Dataset>);
   return held;
 }
 

@@ -21,6 +21,15 @@ class Learner;
 /// The part of an epoch in which the events of a batch reach a callback. All other events always do.
 enum class Phases { kBoth, kTrain, kValid };
 
+/// A Learner's kinds of passes: fits, the range test of lr_find, validate, and get_preds with predict and tta.
+enum class PassKind : uint32_t { kFit = 1, kLrFind = 2, kValidate = 4, kPredictions = 8 };
+/// A set of them.
+using PassSet = uint32_t;
+inline constexpr PassSet kAllPasses = 15;
+constexpr PassSet passes_of(PassKind one) noexcept {
+  return static_cast<PassSet>(one);
+}
+
 struct Callback {
   Callback() = default;
   Callback(const Callback&) = default;
@@ -31,6 +40,9 @@ struct Callback {
   virtual std::string_view name() const = 0;
   virtual int order() const { return 0; }
   virtual Phases phases() const { return Phases::kBoth; }
+  /// The passes in which events reach the callback. A callback that watches or saves a training declares kFit alone
+  /// (fastai's `run`).
+  virtual PassSet passes() const { return kAllPasses; }
   /// True: left out by get_preds, predict and tta.
   virtual bool removed_for_predictions() const { return false; }
   /// Returns the callback's state for checkpoints in mid-epoch. Null: nothing.

@@ -52,6 +52,9 @@ class LoaderSource {
   virtual std::shared_ptr<const LoaderSource> in_order() const = 0;
   virtual std::optional<size_t> num_samples() const = 0;
   virtual size_t batch_size() const = 0;
+  /// Returns a source that leaves out a last batch with fewer samples, if every rank has a whole one before it. Null:
+  /// it has no such batch, or gives its batches as they are.
+  virtual std::shared_ptr<const LoaderSource> without_short_batch() const { return nullptr; }
 };
 
 void move_to(c10::Device device, Batch& batch);
@@ -101,14 +104,17 @@ class LoaderSourceOf final : public LoaderSource {
 
   std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order) const override {
     using L = data::Loader<Dataset, Sampler>;
+    auto loading = loading_;
+    const size_t round = loading.batch_size() * static_cast<size_t>(accelerator.world_size());
+    if (drops_short_batch_ && num_samples().value_or(0) >= round) loading.drop_last(true);
     if constexpr (!data::is_stream_v<Dataset>) {
       if (order == LoaderOrder::kBlocks && accelerator.world_size() > 1) {
         using Blocks = data::DistributedDL<Dataset, Sampler>;
         return std::make_unique<PreparedLoaderOf<Blocks>>(
-            Blocks(L(dataset_, sampler_, loading_), accelerator.process().group()), options_, accelerator.device());
+            Blocks(L(dataset_, sampler_, loading), accelerator.process().group()), options_, accelerator.device());
       }
     }
-    return std::make_unique<PreparedLoaderOf<L>>(accelerator.prepare(L(dataset_, sampler_, loading_)), options_);
+    return std::make_unique<PreparedLoaderOf<L>>(accelerator.prepare(L(dataset_, sampler_, loading)), options_);
   }
   std::shared_ptr<const LoaderSource> in_order() const override {
     using Ordered = data::SeedableSequentialSampler;
@@ -122,12 +128,18 @@ class LoaderSourceOf final : public LoaderSource {
   }
   std::optional<size_t> num_samples() const override { return dataset_.size(); }
   size_t batch_size() const override { return loading_.batch_size(); }
+  std::shared_ptr<const LoaderSource> without_short_batch() const override {
+    auto source = std::make_shared<LoaderSourceOf>(*this);
+    source->drops_short_batch_ = true;
+    return source;
+  }
 
  private:
   Dataset dataset_;
   Sampler sampler_;
   torch::data::DataLoaderOptions loading_;
   BatchOptions options_;
+  bool drops_short_batch_ = false;
 };
 
 /// Batches that lie in memory; rank r of n takes batches r, r + n, …. A seed permutes them anew in each epoch.
@@ -155,6 +167,13 @@ class Loader {
   Loader in_order() const {
     Loader result;
     if (source_) result.source_ = source_->in_order();
+    return result;
+  }
+  /// Returns the same without a last batch of fewer samples, which a batch norm could not take. It stays if some rank
+  /// would have no batch. Collective: no. Blocks: no. Throws: nothing.
+  Loader without_short_batch() const {
+    Loader result = *this;
+    if (auto source = source_ ? source_->without_short_batch() : nullptr) result.source_ = std::move(source);
     return result;
   }
   /// Samples of the dataset, nothing if unknown.
@@ -186,7 +205,9 @@ struct Loaders {
 struct TensorLoadersOptions {
   int64_t batch_size = 64;
   bool shuffle = true;
-  bool drop_last = false;
+  /// Leaves out a last batch with fewer samples. Unset: as fastai, if samples are shuffled, and if every rank then
+  /// still has a batch (Loader::without_short_batch).
+  std::optional<bool> drop_last = {};
   uint64_t seed = 0;
 };
 /// Returns a loader over rows of tensors; shuffled by (seed, epoch) by default.

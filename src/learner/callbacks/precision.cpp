@@ -2,9 +2,9 @@
 #include "hasten/learner/callbacks/precision.h"
 
 #include <ATen/ATen.h>
-#include <torch/nn/utils/clip_grad.h>
 
 #include "hasten/learner/learner.h"
+#include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/model/channels_last.h"
 #include "hasten/precision/convert.h"
 #include "hasten/precision/outputs.h"
@@ -131,7 +131,7 @@ void NonNativeMixedPrecision::before_step(Learner& learn) {
     masters_->zero_grad(/*set_to_none=*/true);
     learn.cancel(Scope::kStep);
   } else if (options.clip) {
-    torch::nn::utils::clip_grad_norm_(parameters, *options.clip);
+    parallel::clip_gradients_(parameters, *options.clip);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
 
@@ -63,6 +64,7 @@ void TrackerCallback::after_epoch(Learner& learn) {
   const auto& group = learn.accelerator().group();
   if (group.world_size() > 1) {
     auto shared = at::full({1}, value, at::kDouble);
+    const comm::Purpose purpose("the monitored value");
     group.broadcast_(shared, 0);
     value = shared.item<double>();
   }

@@ -7,6 +7,7 @@
 
 #include <csignal>
 
+#include "hasten/comm/types/purpose.h"
 #include "hasten/learner/learner.h"
 #include "hasten/process/stop.h"
 #include "learner/learner_impl.h"
@@ -52,6 +53,7 @@ void TerminateOnNaN::after_batch(Learner& learn) {
   bool finite = learn.loss_is_finite();
   if (accelerator.world_size() > 1) {
     auto bad = at::full({1}, finite ? 0 : 1, at::kLong);
+    const comm::Purpose purpose("terminate_on_nan");
     accelerator.group().all_reduce_(bad, comm::ReduceOp::kMax);
     finite = bad.item<int64_t>() == 0;
   }
@@ -197,6 +199,7 @@ int64_t StopOnSignal::code_of_all(Learner& learn) const {
   int64_t code = came(terminate_) ? kSignalBase + SIGTERM : came(interrupt_) ? kSignalBase + SIGINT : 0;
   if (group.world_size() > 1) {
     auto all = at::full({1}, code, at::kLong);
+    const comm::Purpose purpose("checkpoint of the learner");
     group.all_reduce_(all, comm::ReduceOp::kMax);
     code = all.item<int64_t>();
   }

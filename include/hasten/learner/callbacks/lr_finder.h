@@ -18,6 +18,7 @@ struct LrFinder : Callback {
   std::string_view name() const override { return "lr_finder"; }
   int order() const override { return 60; }
   Phases phases() const override { return Phases::kTrain; }
+  PassSet passes() const override { return passes_of(PassKind::kLrFind); }
   void before_batch(Learner& learn) override;
   void after_loss(Learner& learn) override;
   void after_batch(Learner& learn) override;

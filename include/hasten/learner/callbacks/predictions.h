@@ -37,6 +37,7 @@ struct GatherPreds : Callback {
 struct FetchPreds : Callback {
   explicit FetchPreds(PredsOptions given = {}) : options(std::move(given)) {}
   std::string_view name() const override { return "fetch_preds"; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   bool removed_for_predictions() const override { return true; }
   void after_validate(Learner& learn) override;
   PredsOptions options;

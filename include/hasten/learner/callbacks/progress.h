@@ -36,6 +36,7 @@ struct CSVLogger : Callback {
       : fname(std::move(file)), append(append_to) {}
   std::string_view name() const override { return "csv_logger"; }
   int order() const override { return 60; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   void before_fit(Learner& learn) override;
   void after_epoch(Learner& learn) override;
   std::string fname;

@@ -31,6 +31,7 @@ struct TrackerCallback : Callback {
   explicit TrackerCallback(TrackerOptions given = {});
   std::string_view name() const override { return "tracker"; }
   int order() const override { return 60; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   bool removed_for_predictions() const override { return true; }
   void before_fit(Learner& learn) override;
   void before_train(Learner& learn) override;

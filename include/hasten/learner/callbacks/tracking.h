@@ -38,6 +38,7 @@ struct Tracking : Callback {
   explicit Tracking(TrackingSink to, TrackingOptions given = {}) : sink(std::move(to)), options(given) {}
   std::string_view name() const override { return "tracking"; }
   int order() const override { return 55; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   bool removed_for_predictions() const override { return true; }
   void before_fit(Learner& learn) override;
   void before_train(Learner& learn) override;
@@ -103,6 +104,7 @@ struct ShowGraph : Callback {
   explicit ShowGraph(int64_t batches = 10);
   std::string_view name() const override { return "show_graph"; }
   int order() const override { return 65; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   bool removed_for_predictions() const override { return true; }
   void after_batch(Learner& learn) override;
   void after_epoch(Learner& learn) override;

@@ -103,6 +103,7 @@ struct ParamScheduler : Callback {
   explicit ParamScheduler(Schedules given) : schedules(std::move(given)) {}
   std::string_view name() const override { return "param_scheduler"; }
   int order() const override { return 60; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   Phases phases() const override { return Phases::kTrain; }
   void before_fit(Learner& learn) override;
   void before_batch(Learner& learn) override;
@@ -116,6 +117,7 @@ struct SkipToEpoch : Callback {
   explicit SkipToEpoch(int64_t epoch) : start_epoch(epoch) {}
   std::string_view name() const override { return "skip_to_epoch"; }
   int order() const override { return 70; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   void before_epoch(Learner& learn) override;
   int64_t start_epoch;
 };
@@ -166,6 +168,7 @@ struct CheckpointEvery : Callback {
   explicit CheckpointEvery(CheckpointEveryOptions given);
   std::string_view name() const override { return "checkpoint_every"; }
   int order() const override { return 95; }
+  PassSet passes() const override { return passes_of(PassKind::kFit); }
   bool removed_for_predictions() const override { return true; }
   void before_fit(Learner& learn) override;
   void after_batch(Learner& learn) override;

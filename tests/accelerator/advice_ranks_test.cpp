@@ -1,0 +1,172 @@
+// What a program on several ranks has left out, and ranks that drift apart: found early, and at the end.
+#include "accelerator/advice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/accelerator.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "support/folder.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using process::Process;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Mlp;
+using ::testing::Not;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+template <class Fn>
+std::string said_in(const Fn& fn) {
+  ::testing::internal::CaptureStderr();
+  fn();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+int count_of(const std::string& text, const std::string& words) {
+  int count = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
+  return count;
+}
+
+// `num_steps` steps; `rank_1` is called with rank 1's model after each of them.
+void train(const Accelerator& accelerator, int num_steps, const std::function<void(Mlp&)>& rank_1,
+           bool rank_1_steps = true) {
+  Mlp net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int step = 0; step < num_steps; ++step) {
+    optimizer.zero_grad();
+    accelerator.backward(model(torch::ones({2, 8})).square().mean());
+    if (rank_1_steps || accelerator.rank() != 1) optimizer.step();
+    const at::NoGradGuard no_grad;
+    if (accelerator.rank() == 1) rank_1(net);
+  }
+  accelerator.end_training();
+}
+
+TEST(DriftRanks, ARankThatNeverStepsIsFoundAfterTheFirstTenSteps) {
+  int64_t steps = 0;
+  const auto words = run_ranks_collecting(2, [&](Process& process) {
+    train(
+        Accelerator(process, {}), 100, [&](Mlp&) { ++steps; }, /*rank_1_steps=*/false);
+  });
+
+  EXPECT_THAT(words, Each(HasSubstr("is no longer the same on all ranks: rank 1 and rank 0")));
+  EXPECT_LE(steps, 10);
+}
+
+TEST(DriftRanks, AWeightThatOneRankChangesIsFoundAtTheEndOfTraining) {
+  const auto words = run_ranks_collecting(
+      3, [](Process& process) { train(Accelerator(process, {}), 3, [](Mlp& net) { net->second->bias[0] += 1; }); });
+
+  EXPECT_THAT(words, Each(HasSubstr("'second.bias' is no longer the same on all ranks: rank 1 and rank 0")));
+}
+
+TEST(DriftRanks, RanksThatStayAlikeEndInPeace) {
+  EXPECT_THAT(run_ranks_collecting(3, [](Process& process) { train(Accelerator(process, {}), 12, [](Mlp&) {}); }),
+              Each(IsEmpty()));
+}
+
+using DriftFiles = testing::InFolder;
+
+TEST_F(DriftFiles, ASaveOfRanksThatHaveDriftedIsRefusedOnAll) {
+  const auto words = run_ranks_collecting(2, [&](Process& process) {
+    const Accelerator accelerator(process, {});
+    Mlp net;
+    const auto model = accelerator.prepare(net);
+    accelerator.save_state((folder_ / "first").string());
+    {
+      const at::NoGradGuard no_grad;
+      if (process.rank() == 1) net->second->bias[0] += 1;
+    }
+    accelerator.save_state((folder_ / "second").string());
+  });
+
+  EXPECT_THAT(words, Each(HasSubstr("'second.bias' is no longer the same on all ranks")));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "first"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "second"));
+}
+
+TEST(AdviceRanks, ALoopWithoutALoaderIsSaidOnce) {
+  const auto with_loader = [](bool prepares) {
+    return said_in([&] {
+      run_ranks(2, [&](Process& process) {
+        const Accelerator accelerator(process, {});
+        if (prepares) (void)accelerator.data_loader(data::TensorDataset(torch::ones({4})), 2);
+        train(accelerator, 3, [](Mlp&) {});
+      });
+    });
+  };
+
+  EXPECT_EQ(count_of(with_loader(false), "no loader was prepared, so each of the 2 ranks"), 1);
+  EXPECT_THAT(with_loader(true), Not(HasSubstr("no loader")));
+}
+
+TEST(AdviceRanks, ALoopInWhichNothingWasPreparedIsSaidAtItsEnd) {
+  const auto on = [](int world_size) {
+    return said_in([&] { run_ranks(world_size, [](Process& process) { Accelerator(process, {}).end_training(); }); });
+  };
+
+  EXPECT_EQ(count_of(on(2), "nothing was prepared by 2 ranks"), 1);
+  EXPECT_THAT(on(1), IsEmpty());
+}
+
+TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
+  const Logger log("advice");
+  Advice advice;
+  advice.note_loader();
+
+  const auto said = said_in([&] {
+    for (int64_t step = 0; step < 5; ++step) advice.before_backward({.num_steps = 4, .optimizer_calls = 2 * step}, log);
+  });
+
+  EXPECT_EQ(count_of(said, "gradient_accumulation_steps is 4, and accumulate() is not called"), 1);
+}
+
+TEST(Advice, WindowsOfTheProgramsOwnAndAccumulateAreRight) {
+  const Logger log("advice");
+  Advice own_windows, accumulates;
+  accumulates.note_accumulate();
+
+  const auto said = said_in([&] {
+    for (int64_t step = 0; step < 12; ++step) {
+      own_windows.before_backward({.num_steps = 4, .optimizer_calls = 2 * (step / 4)}, log);
+      accumulates.before_backward({.num_steps = 4, .optimizer_calls = 2 * step}, log);
+    }
+  });
+
+  EXPECT_THAT(said, IsEmpty());
+}
+
+TEST(AdviceRanks, LoadersThatDifferAreRefusedWhenTheyArePrepared) {
+  const auto words = run_ranks_collecting(2, [](Process& process) {
+    const Accelerator accelerator(process, {});
+    (void)accelerator.data_loader(data::TensorDataset(torch::ones({process.rank() == 0 ? 8 : 6})), 2);
+  });
+
+  EXPECT_THAT(words, Each(HasSubstr("rank 0's has 8 samples in batches of 2, rank 1's 6 samples in batches of 2")));
+}
+
+TEST(AdviceRanks, ADatasetWithoutSamplesIsSaidUnlessAllowed) {
+  const auto prepare_empty = [](bool allowed) {
+    return said_in([&] {
+      const Accelerator accelerator(Process(process::RankInfo{}, comm::Group()), {.loader = {.allow_empty = allowed}});
+      (void)accelerator.data_loader(data::TensorDataset(torch::ones({0})), 2);
+    });
+  };
+
+  EXPECT_THAT(prepare_empty(false), HasSubstr("TensorDataset"));
+  EXPECT_THAT(prepare_empty(false), HasSubstr("has no samples, so that a loop over it makes no step"));
+  EXPECT_THAT(prepare_empty(true), IsEmpty());
+}
+
+}  // namespace
+}  // namespace hasten
