@@ -142,8 +142,10 @@ void run(const Options& options) {
       scheduler.step();
       if (logs) accelerator.log({{"train/loss", loss}}, step);
       ++step;
-      bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
+      // Not at each step: reading waits for the device.
+      bar.advance(1, step % 10 == 0 ? "loss " + rounded(loss.item<double>(), 2) : "");
     }
+    bar.set_postfix("loss " + rounded(loss.item<double>(), 2));
     bar.finish();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const double rate = static_cast<double>(*train_images.size()) / seconds.count();

@@ -41,7 +41,7 @@ NO_VARIABLES |= set("""
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
 # Where a program comes in and its environment is read.
-ENTRIES = {"include/hasten/files/hub/hub.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp"}
+ENTRIES = {"include/hasten/files/hub/hub.h", "include/hasten/process/device.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp"}
 # Mutable state of the whole process, each with its reason.
 GLOBAL_STATE = {
     "src/plugins/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
@@ -51,11 +51,13 @@ GLOBAL_STATE = {
     "src/precision/unsupported.cpp": "autocast's lists are one for the process",
     "src/comm/types/call_label.cpp": "the words of the call that the thread makes",
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
+    "src/comm/backend/device_backend.cpp": "tests put a double in the place of NCCL, which a process has once",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
     "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
+    "src/data/loader/detail/staging.cpp": "a device's stream for copies, which all loaders of the process share",
     "src/data/image/read_image.cpp": "memory of the worker's thread, used again for the next file",
     "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/sampler/detail/sampler_stream.cpp": "torch's default generator is one for the process",

@@ -7,6 +7,7 @@
 
 #include "accelerator/tracking_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
+#include "hasten/checkpoint/optimizer_devices.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
@@ -181,8 +182,16 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   plugins->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   if (place && !is_empty) module.to(process().device());
+  parallel::require_on_cpu(sharding, module, place ? process().device() : c10::Device(c10::kCPU), process().group());
+  place_optimizers();
   precision->convert(module);
   return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));
+}
+
+void AcceleratorState::place_optimizers() {
+  for (const auto& [name, optimizer] : optimizer_registry.optimizers()) {
+    checkpoint::move_state_to_parameters(*optimizer);
+  }
 }
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {

@@ -50,6 +50,8 @@ struct AcceleratorState {
   parallel::NoSync no_sync(Models chosen, bool exchanges = false);
   void join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined);
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place);
+  /// Moves what optimizers hold already to the devices of their parameters.
+  void place_optimizers();
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;

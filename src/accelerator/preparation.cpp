@@ -31,6 +31,7 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
   state_->optimizer_registry.add(optimizer);
+  state_->place_optimizers();
   state_->precision->add(optimizer);
 }
 

@@ -4,8 +4,11 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
 
 namespace hasten::checkpoint {
 
@@ -18,6 +21,7 @@ DeviceCopy::DeviceCopy(c10::Device device)
     : device_(device),
       stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
       ready_(device.type()),
+      first_(device.type()),
       copied_(device.type()) {
   ready_.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   ready_.block(stream_);
@@ -37,14 +41,22 @@ void DeviceCopy::close() {
   copied_.record(stream_);
 }
 
+void DeviceCopy::hold_first() {
+  first_.record(stream_);
+  first_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
 void DeviceCopy::hold() {
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   const std::lock_guard lock(mutex_);
-  if (is_held_) return;
-  is_held_ = true;
-  copied_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  if (std::find(held_.begin(), held_.end(), stream) != held_.end()) return;
+  held_.push_back(stream);
+  copied_.block(stream);
 }
 
 void DeviceCopy::finish() {
+  // The writer's thread: without it the wait would wake device 0 on every rank.
+  const c10::DeviceGuard guard(device_);
   copied_.synchronize();
 }
 

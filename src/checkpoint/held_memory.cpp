@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <new>
 
+#include "hasten/process/device.h"
+
 namespace hasten::checkpoint {
 namespace {
 constexpr size_t kPage = 4096;
@@ -70,9 +72,21 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pi
   return out;
 }
 
-void HeldMemory::prepare(size_t bytes) noexcept {
+void HeldMemory::prepare(size_t bytes, bool pinned) noexcept {
   if (toucher_.joinable() || pinned_.defined()) return;
   try {
+    if (pinned) {
+      toucher_ = std::thread([this, bytes, set_device = process::device_for_threads()] {
+        try {
+          set_device();
+          pin(bytes);
+          touched_ = capacity_;
+        } catch (const std::exception&) {
+          // The first snapshot pins its memory itself, and is slower.
+        }
+      });
+      return;
+    }
     grow(bytes);
     stopped_ = false;
     toucher_ = std::thread([this] {

@@ -23,7 +23,8 @@ class HeldMemory {
   std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
   /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them.
   /// A call of buffers() ends the thread. Collective: no. Blocks: no. Throws: nothing; without memory nothing happens.
-  void prepare(size_t bytes) noexcept;
+  /// `pinned`: pins them there, which takes longer than the copy.
+  void prepare(size_t bytes, bool pinned = false) noexcept;
   /// Bytes whose pages prepare() has touched so far.
   size_t touched() const noexcept { return touched_; }
   size_t capacity() const noexcept { return capacity_; }

@@ -81,9 +81,10 @@ Checkpoints::Impl::~Impl() {
 void Checkpoints::Impl::touch_memory() noexcept {
   try {
     size_t dealt = 0, own = 0;
+    bool pinned = false;
     for (auto* module : run.models->modules()) {
       for (const auto& parameter : module->parameters()) {
-        if (!parameter.device().is_cpu()) return;
+        pinned = pinned || DeviceCopy::serves(parameter.device());
         dealt += parameter.nbytes();
       }
     }
@@ -96,8 +97,9 @@ void Checkpoints::Impl::touch_memory() noexcept {
       }
     }
     const auto world = static_cast<size_t>(run.process.world_size());
-    memory->prepare(own + dealt / world + dealt / (16 * world) +
-                    (size_t{1} << 20));  // and some for headers and uneven parts
+    memory->prepare(
+        own + dealt / world + dealt / (16 * world) + (size_t{1} << 20),  // and some for headers and uneven parts
+        pinned);
   } catch (const std::exception&) {
     // The first snapshot finds fresh pages.
   }

@@ -67,8 +67,11 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   std::shared_ptr<HeldMemory> memory = std::make_shared<HeldMemory>();
   /// The copies of the last snapshot, which a step or a load must not overtake.
   std::shared_ptr<DeviceCopy> device_copy = {};
+  /// What else holds them: a write to one of the tensors.
+  std::vector<compat::StorageWatch> device_watches = {};
   void hold_device_copy() {
     if (const auto copy = std::exchange(device_copy, nullptr)) copy->hold();
+    device_watches.clear();
   }
   /// Prepares memory for the first snapshot.
   void touch_memory() noexcept;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -21,6 +22,7 @@
 #include "hasten/core/version.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/retention.h"
+#include "hasten/parallel/parameters/checksum.h"
 #include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::checkpoint {
@@ -208,15 +210,50 @@ std::optional<c10::Device> device_of(const std::vector<at::Tensor>& tensors) {
 std::vector<std::string> replica_hashes(const std::vector<PieceInfo>& joint, const Capture& capture,
                                         const std::unordered_map<std::string, size_t>& where) {
   std::vector<std::string> hashes(joint.size());
+  std::vector<at::Tensor> of_device;
+  std::vector<size_t> places;
   for (size_t i = 0; i < joint.size(); ++i) {
     if (joint[i].rank != kEveryRank) continue;
     const auto found = where.find(joint[i].info.name + files::describe(joint[i].box));
     if (found == where.end()) continue;
-    const at::Tensor tensor =
-        capture.data[found->second].detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    hashes[i] = core::xxh3_128(tensor.const_data_ptr(), tensor.nbytes()).hex();
+    const at::Tensor tensor = capture.data[found->second].detach().resolve_conj().resolve_neg();
+    if (tensor.is_cpu()) {
+      const at::Tensor plain = tensor.contiguous();
+      hashes[i] = core::xxh3_128(plain.const_data_ptr(), plain.nbytes()).hex();
+    } else {
+      of_device.push_back(at::isComplexType(tensor.scalar_type()) ? at::view_as_real(tensor) : tensor);
+      places.push_back(i);
+    }
+  }
+  const at::Tensor sums = parallel::checksums(of_device);
+  for (size_t i = 0; i < places.size(); ++i) {
+    hashes[places[i]] = text("sum ", sums.const_data_ptr<int64_t>()[i]);
   }
   return hashes;
+}
+
+// Copies of device tensors: running statistics first, which the next forward writes to. Any other write is watched for,
+// or where libtorch does not report it, waits.
+void copy_from_device(Checkpoints::Impl& own, c10::Device device, std::vector<std::pair<char*, at::Tensor>> copies) {
+  std::set<const c10::StorageImpl*> buffers;
+  for (const auto* module : own.run.models->modules()) {
+    for (const auto& buffer : module->buffers()) {
+      if (buffer.has_storage()) buffers.insert(buffer.storage().unsafeGetStorageImpl());
+    }
+  }
+  const auto others = std::stable_partition(copies.begin(), copies.end(), [&](const auto& item) {
+    return item.second.has_storage() && buffers.contains(item.second.storage().unsafeGetStorageImpl());
+  });
+  const auto copy = own.device_copy = std::make_shared<DeviceCopy>(device);
+  for (auto item = copies.begin(); item != others; ++item) copy->add(item->first, item->second);
+  if (others != copies.begin()) copy->hold_first();
+  for (auto item = others; item != copies.end(); ++item) copy->add(item->first, item->second);
+  copy->close();
+  if (!compat::listeners_run_before_writes()) return copy->hold();
+  const auto hold = std::make_shared<WriteHold>(copy);
+  for (auto item = others; item != copies.end(); ++item) {
+    if (item->second.has_storage()) own.device_watches.emplace_back(item->second, hold);
+  }
 }
 
 // This rank's files as they will lie on disk, in held memory. Here ends the pause.
@@ -237,7 +274,7 @@ void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool
   job.buffers = own.memory->buffers(sizes, device.has_value());
   job.memory = own.memory;
   job.pieces = own.joint;
-  if (device) job.device_copy = own.device_copy = std::make_shared<DeviceCopy>(*device);
+  std::vector<std::pair<char*, at::Tensor>> from_device;
   for (size_t i = 0; i < job.files.size(); ++i) {
     const auto& file = job.files[i];
     std::memcpy(job.buffers[i], file.head.data(), file.head.size());
@@ -248,13 +285,16 @@ void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool
         throw InternalError(own.origin(), "the plan holds '", info.info.name, "', which this rank lacks");
       const at::Tensor& tensor = capture.data[found->second];
       if (device && tensor.device() == *device) {
-        job.device_copy->add(job.buffers[i] + position, tensor);
+        from_device.emplace_back(job.buffers[i] + position, tensor);
       } else {
         copy_tensor(job.buffers[i] + position, tensor);
       }
     }
   }
-  if (device) job.device_copy->close();
+  own.device_watches.clear();
+  if (!device) return;
+  copy_from_device(own, *device, std::move(from_device));
+  job.device_copy = own.device_copy;
 }
 
 files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, const Capture& capture) {

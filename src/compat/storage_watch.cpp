@@ -95,6 +95,14 @@ struct Table {
   std::recursive_mutex mutex;
   std::unordered_map<c10::StorageImpl*, std::weak_ptr<detail::WatchEntry>> entries;
 
+  // Drops what has ended, each time the table has doubled.
+  void sweep() {
+    if (entries.size() < sweep_at) return;
+    std::erase_if(entries, [](const auto& item) { return item.second.expired(); });
+    sweep_at = 2 * entries.size() + 64;
+  }
+  size_t sweep_at = 64;
+
   static Table& instance() {
     static Table* const table = new Table;  // storages may outlive static objects
     return *table;
@@ -133,7 +141,7 @@ StorageWatch::StorageWatch(const at::Tensor& tensor, std::shared_ptr<StorageList
   c10::StorageImpl* const impl = tensor.storage().unsafeGetStorageImpl();
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
-  std::erase_if(table.entries, [](const auto& item) { return item.second.expired(); });
+  table.sweep();
   auto& known = table.entries[impl];
   entry_ = known.lock();
   if (!entry_) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/precision/outputs.h"
+#include "hasten/process/device.h"
 #include "learner/learner_impl.h"
 
 namespace hasten::learner {
@@ -11,9 +12,8 @@ namespace {
 
 /// Returns a world of this process, whatever a launcher has started.
 Accelerator alone() {
-  const auto device = at::hasCUDA() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
   const AcceleratorOptions options;
-  return Accelerator(process::Process(process::RankInfo{}, comm::Group(), device), options);
+  return Accelerator(process::Process(process::RankInfo{}, comm::Group(), process::default_device()), options);
 }
 
 /// Drops the loaders of data that others have replaced.

@@ -13,8 +13,8 @@ namespace hasten::models::detail {
 namespace {
 
 // Query i (counted over all tokens) attends to keys up to i, and with a window not those before i - window + 1.
-at::Tensor causal_mask(int64_t past, int64_t tokens, int64_t sliding_window) {
-  at::Tensor allowed = at::ones({tokens, past + tokens}, at::TensorOptions(at::kBool)).tril(past);
+at::Tensor causal_mask(int64_t past, int64_t tokens, int64_t sliding_window, c10::Device device) {
+  at::Tensor allowed = at::ones({tokens, past + tokens}, at::TensorOptions(device).dtype(at::kBool)).tril(past);
   if (sliding_window > 0) allowed = at::logical_and(allowed, at::ones_like(allowed).triu(past - sliding_window + 1));
   return allowed.unsqueeze(0);
 }
@@ -32,7 +32,8 @@ AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& atte
   context.cache = cache;
   const bool is_windowed = sliding_window > 0 && all > sliding_window;
   if (!attention_mask.defined()) {
-    context.positions = at::arange(past, all, at::TensorOptions(at::kLong)).unsqueeze(0).expand({ids.size(0), tokens});
+    const at::Tensor places = at::arange(past, all, at::TensorOptions(ids.device()).dtype(at::kLong));
+    context.positions = places.unsqueeze(0).expand({ids.size(0), tokens});
     if (!is_windowed && (past == 0 || tokens == 1)) {
       context.is_causal = past == 0 && tokens > 1;
       return context;
@@ -44,11 +45,11 @@ AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& atte
     }
     context.positions = (attention_mask.to(at::kLong).cumsum(-1) - 1).clamp_min(0).slice(1, past, all);
   }
-  at::Tensor allowed = causal_mask(past, tokens, sliding_window);
+  at::Tensor allowed = causal_mask(past, tokens, sliding_window, ids.device());
   if (attention_mask.defined()) allowed = at::logical_and(allowed, attention_mask.to(at::kBool).unsqueeze(1));
   // A row of padding attends to all positions, so that its softmax is no division by zero. Its output is not used.
   allowed = at::logical_or(allowed, at::logical_not(allowed.any(-1, true)));
-  context.mask = at::zeros(allowed.sizes(), at::TensorOptions(type))
+  context.mask = at::zeros(allowed.sizes(), allowed.options().dtype(type))
                      .masked_fill(at::logical_not(allowed), -std::numeric_limits<double>::infinity())
                      .unsqueeze(1);
   return context;

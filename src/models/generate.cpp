@@ -2,6 +2,7 @@
 #include "hasten/models/generate.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <torch/types.h>
 
 #include <limits>
@@ -38,6 +39,14 @@ void require_in_vocabulary(const at::Tensor& prompt, int64_t vocabulary) {
                    " is not below the model's vocabulary of ", vocabulary, ". Use the tokenizer of this model.");
 }
 
+// A kernel takes only a generator of its own device.
+at::Generator seeded_generator(uint64_t seed, c10::Device device) {
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
+
 at::Tensor run(const Forward& forward, const CausalLmModule& model, const at::Tensor& prompt,
                const GenerateOptions& options) {
   require_in_range(options);
@@ -54,10 +63,10 @@ at::Tensor run(const Forward& forward, const CausalLmModule& model, const at::Te
                      " tokens are more than the model's ", max_positions, " positions. Lower max_new_tokens.");
   }
   std::optional<at::Generator> generator;
-  if (options.seed) generator = at::make_generator<at::CPUGeneratorImpl>(*options.seed);
+  if (options.seed) generator = seeded_generator(*options.seed, prompt.device());
   KvCache cache(model.num_layers(), all);
   at::Tensor ids = prompt, current = prompt, mask = options.attention_mask;
-  at::Tensor ended = at::zeros({prompt.size(0)}, at::TensorOptions(at::kBool));
+  at::Tensor ended = at::zeros({prompt.size(0)}, prompt.options().dtype(at::kBool));
   for (int64_t step = 0; step < options.max_new_tokens; ++step) {
     const at::Tensor logits = forward(current, mask, &cache);
     at::Tensor tokens = next_tokens(logits.select(1, logits.size(1) - 1).to(at::kFloat), options, generator);

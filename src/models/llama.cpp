@@ -147,6 +147,8 @@ at::Tensor LlamaImpl::forward(const at::Tensor& ids, const at::Tensor& attention
   const auto windowed = config_.sliding_window == 0
                             ? context
                             : detail::attention_context(ids, attention_mask, cache, type, config_.sliding_window);
+  // Not a buffer, which files would hold: it follows the tokens' device.
+  if (inverse_frequencies_.device() != ids.device()) inverse_frequencies_ = inverse_frequencies_.to(ids.device());
   const RotaryAngles angles = rotary_angles(inverse_frequencies_, context.positions, type);
   at::Tensor x = embed_tokens_(ids);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {

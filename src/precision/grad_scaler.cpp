@@ -83,12 +83,12 @@ struct GradScaler::Impl {
         }};
   };
 
-  explicit Impl(const GradScalerOptions& given) : options(given), start(initial_state(rule_of(given))) {}
+  explicit Impl(const GradScalerOptions& given) : options(given), known(initial_state(rule_of(given))) {}
 
   void place(c10::Device device) {
     if (scale.defined()) return;
     const auto on = at::TensorOptions().device(device);
-    scale = at::full({}, start.scale, on.dtype(at::kFloat));
+    scale = at::full({}, known.scale, on.dtype(at::kFloat));
     tracker = at::full({}, steps_counted(), on.dtype(at::kInt));
   }
   void apply_limits(const at::Tensor& before) {
@@ -97,18 +97,30 @@ struct GradScaler::Impl {
     if (options.min_scale) scale.clamp_min_(*options.min_scale);
     if (options.max_scale) scale.clamp_max_(*options.max_scale);
   }
-  // For rules that count more than good steps in a row. The tracker is then the steps since the last overflow.
+  // Waits for the device only where it alone has moved the scale.
+  void fetch() {
+    if (!scale.defined()) return;
+    if (!is_known) {
+      known.scale = static_cast<double>(scale.item<float>());
+      if (!counts_from_overflow()) known.tracker = tracker.item<int>();
+    }
+    is_known = true;
+    known.scale = static_cast<double>(static_cast<float>(known.scale));
+  }
+  // For overflows that the host knows of, and rules that count more than good steps in a row. The tracker is then the
+  // steps since the last overflow.
   void move_on_host(bool found_inf) {
-    start.scale = static_cast<double>(scale.item<float>());
-    start = next(start, found_inf, rule_of(options));
-    scale.fill_(start.scale);
+    fetch();
+    known = next(known, found_inf, rule_of(options));
+    known.scale = static_cast<double>(static_cast<float>(known.scale));
+    scale.fill_(known.scale);
     tracker.fill_(steps_counted());
   }
   bool counts_from_overflow() const {
     return options.rule == LossScaleKind::kDeepSpeed || options.rule == LossScaleKind::kFp16Optimizer;
   }
   int64_t steps_counted() const {
-    return counts_from_overflow() ? start.iteration - start.last_overflow - 1 : start.tracker;
+    return counts_from_overflow() ? known.iteration - known.last_overflow - 1 : known.tracker;
   }
   // The scale is placed by the first loss that it multiplies.
   void require_scaled(const char* call) const {
@@ -119,7 +131,9 @@ struct GradScaler::Impl {
   PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }
 
   GradScalerOptions options;
-  LossScaleState start;
+  /// The host's copy of what `scale` and `tracker` hold, unless the device has moved them since.
+  LossScaleState known;
+  bool is_known = true;
   at::Tensor scale, tracker;
   std::map<const torch::optim::Optimizer*, PerOptimizer> optimizers;
 };
@@ -199,7 +213,10 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) const {
 
 void GradScaler::update_by(const at::Tensor& found_inf) const {
   impl_->place(found_inf.device());
-  if (impl_->options.rule != LossScaleKind::kTorch) return impl_->move_on_host(found_inf.item<float>() > 0);
+  if (impl_->options.rule != LossScaleKind::kTorch || found_inf.is_cpu()) {
+    return impl_->move_on_host(found_inf.item<float>() > 0);
+  }
+  impl_->is_known = false;
   const at::Tensor before = impl_->scale.clone();
   at::_amp_update_scale_(impl_->scale, impl_->tracker, found_inf.to(impl_->scale.device(), /*non_blocking=*/true),
                          impl_->options.growth_factor, impl_->options.backoff_factor, impl_->options.growth_interval);
@@ -213,7 +230,7 @@ void GradScaler::update(std::optional<double> new_scale) const {
     if (!std::isfinite(*new_scale) || !(*new_scale > 0)) {
       throw UsageError(Origin{"precision"}, "update to a scale of ", *new_scale, "; expected a finite number above 0.");
     }
-    impl_->start.scale = *new_scale;
+    if (impl_->is_known) impl_->known.scale = *new_scale;
     if (impl_->scale.defined()) impl_->scale.fill_(*new_scale);
   } else {
     at::Tensor found;
@@ -230,11 +247,13 @@ void GradScaler::update(std::optional<double> new_scale) const {
 
 double GradScaler::scale() const {
   if (!impl_->options.enabled) return 1.0;
-  return impl_->scale.defined() ? static_cast<double>(impl_->scale.item<float>()) : impl_->start.scale;
+  impl_->fetch();
+  return impl_->known.scale;
 }
 
 int64_t GradScaler::growth_tracker() const {
-  return impl_->tracker.defined() ? impl_->tracker.item<int>() : impl_->steps_counted();
+  impl_->fetch();
+  return impl_->steps_counted();
 }
 
 bool GradScaler::is_enabled() const noexcept {
@@ -257,7 +276,7 @@ GradScalerState GradScaler::state() const {
 GradScalerState GradScaler::state_after(bool found_inf) const {
   auto after = state();
   if (!after.enabled) return after;
-  auto counts = impl_->start;
+  auto counts = impl_->known;
   counts.scale = after.scale;
   if (!impl_->counts_from_overflow()) counts.tracker = after.growth_tracker;
   counts = next(counts, found_inf, rule_of(impl_->options));
@@ -285,7 +304,8 @@ void GradScaler::load_state(const GradScalerState& state) const {
   }
   start.tracker = start.iteration = state.growth_tracker;
   impl_->options = options;
-  impl_->start = start;
+  impl_->known = start;
+  impl_->is_known = true;
   if (impl_->scale.defined()) {
     impl_->scale.fill_(start.scale);
     impl_->tracker.fill_(impl_->steps_counted());

@@ -91,6 +91,8 @@ class LivingCast : public interception::Interceptor {
     const auto device = parameter.device().type();
     if (!at::autocast::is_autocast_enabled(device)) return false;
     if (op.schema().name() == "aten::mkldnn_rnn_layer" && recurrent_layers_need_float32()) return false;
+    // Before libtorch 2.13 a watch copies the memory at each write, which a device has no room for.
+    if (!parameter.is_cpu() && !compat::listeners_run_before_writes()) return false;
     const auto dtype = at::autocast::get_autocast_dtype(device);
     for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
       if (!stack[i].isTensor() || !Parameter::is_part_of(stack[i].toTensor(), parameter)) continue;

@@ -3,12 +3,12 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/cuda.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
@@ -141,10 +141,32 @@ void limit_threads(const ProcessOptions& options, const Environment& environment
   if (quota && *quota < at::get_num_threads()) at::set_num_threads(*quota);
 }
 
-c10::Device take_device(const RankInfo& identity, const ProcessOptions& options, const Environment& environment) {
+/// Leaves word of the one GPU that this rank sees, and returns those of the ranks of its host, by local rank.
+/// Waits for them only if this rank's number is none of its devices'.
+std::vector<std::string> only_devices_of_host(const RankInfo& identity, const ProcessOptions& options, bool cpu,
+                                              const comm::Store& store) {
+  const auto key = [&](int local_rank) { return text("device/", identity.node_rank, '/', local_rank); };
+  store.set(key(identity.local_rank), cpu ? "" : only_device_id());
+  std::vector<std::string> found;
+  if (cpu || num_cuda_devices() != 1 || identity.local_rank == 0) return found;
+  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  while (static_cast<int>(found.size()) < identity.local_world_size && std::chrono::steady_clock::now() < deadline) {
+    if (auto id = store.get(key(static_cast<int>(found.size())))) {
+      found.push_back(*std::move(id));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  return found;
+}
+
+/// `store`: null in a world of one.
+c10::Device take_device(const RankInfo& identity, const ProcessOptions& options, const Environment& environment,
+                        const comm::Store* store = nullptr) {
   const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
-  const int num_devices = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
-  const c10::Device device = choose_device(identity, num_devices, cpu);
+  std::vector<std::string> of_host;
+  if (store != nullptr) of_host = only_devices_of_host(identity, options, cpu, *store);
+  const c10::Device device = choose_device(identity, num_cuda_devices(), cpu, of_host);
   if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;
 }
@@ -152,7 +174,7 @@ c10::Device take_device(const RankInfo& identity, const ProcessOptions& options,
 }  // namespace
 
 Process::Process(RankInfo identity, comm::Group group, c10::Device device)
-    : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), device})) {}
+    : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), with_index(device)})) {}
 
 Process Process::with_group(comm::Group group) const {
   Process process = *this;
@@ -184,7 +206,8 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   auto connected = std::make_shared<FailureReporter>(*words);
   connect(*connected, options);
   install(connected);
-  return std::make_shared<Impl>(Impl{identity, *connected->group, take_device(identity, options, environment),
+  return std::make_shared<Impl>(Impl{identity, *connected->group,
+                                     take_device(identity, options, environment, &*connected->store),
                                      take_run_key(environment), connected});
 }
 

@@ -1,13 +1,13 @@
 // Default generators of all devices; see random.h.
 #include "hasten/process/random.h"
 
-#include <torch/cuda.h>
 #include <torch/types.h>
 
 #include <cstring>
 #include <mutex>
 
 #include "hasten/core/error.h"
+#include "hasten/process/device.h"
 
 namespace hasten::process {
 namespace {
@@ -24,10 +24,6 @@ void set_state(at::Generator generator, const at::Tensor& state) {
 
 at::Generator cuda_generator(int device) {
   return at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
-}
-
-int num_cuda_devices() {
-  return torch::cuda::is_available() ? torch::cuda::device_count() : 0;
 }
 
 [[noreturn]] void refuse(const std::string& what) {

@@ -3,12 +3,21 @@
 
 #include <utility>
 
+#include "hasten/process/device.h"
 #include "rpc/current.h"
 
 namespace hasten::rpc {
 namespace {
 constexpr std::chrono::milliseconds kDeputyLooks{2};
+
+// A new thread begins with device 0, whatever the one that makes it has.
+std::function<void()> on_this_device(std::function<void()> work) {
+  return [set_device = process::device_for_threads(), work = std::move(work)] {
+    set_device();
+    work();
+  };
 }
+}  // namespace
 
 Pool::Pool(Options options) : options_(std::move(options)) {}
 
@@ -18,7 +27,7 @@ Pool::~Pool() {
 
 void Pool::start() {
   const std::lock_guard lock(mutex_);
-  threads_.emplace_back([this] { work(); });
+  threads_.emplace_back(on_this_device([this] { work(); }));
 }
 
 void Pool::stop() {
@@ -60,7 +69,7 @@ void Pool::provide(bool leader, bool runner) {
     return;
   }
   const auto most = static_cast<size_t>(options_.num_threads + waiting_ + 1);
-  if (threads_.size() < most) threads_.emplace_back([this] { work(); });
+  if (threads_.size() < most) threads_.emplace_back(on_this_device([this] { work(); }));
 }
 
 void Pool::work() {

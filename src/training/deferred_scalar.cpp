@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -18,13 +19,17 @@ namespace {
 class DeferredScalar : public Pending {
  public:
   explicit DeferredScalar(const at::Tensor& tensor)
-      : host_(at::empty({}, tensor.options().device(at::kCPU).pinned_memory(true))), event_(tensor.device().type()) {
+      : device_(tensor.device()),
+        host_(at::empty({}, tensor.options().device(at::kCPU).pinned_memory(true))),
+        event_(tensor.device().type()) {
     // The source's memory is freed in stream order, so the copy is safe once it is enqueued.
     host_.copy_(tensor.reshape({}), /*non_blocking=*/true);
     event_.record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
   }
   bool ready() noexcept override {
     try {
+      // A thread of the trackers asks: without it that would wake device 0 on every rank.
+      const c10::DeviceGuard guard(device_);
       return event_.query();
     } catch (const std::exception&) {
       return true;  // value() then gives NaN
@@ -32,6 +37,7 @@ class DeferredScalar : public Pending {
   }
   double value() noexcept override {
     try {
+      const c10::DeviceGuard guard(device_);
       event_.synchronize();
       return host_.item<double>();
     } catch (const std::exception&) {
@@ -40,6 +46,7 @@ class DeferredScalar : public Pending {
   }
 
  private:
+  c10::Device device_;
   at::Tensor host_;
   c10::Event event_;
 };

@@ -22,6 +22,16 @@ TEST(ChooseDevice, IsTheCpuWithoutCudaAndOnRequest) {
   EXPECT_TRUE(choose_device(local(3, 4), 2, true).is_cpu());
 }
 
+// As under srun --gpus-per-task=1.
+TEST(ChooseDevice, TakesTheOnlyDeviceIfEachRankOfTheHostSeesAnother) {
+  const std::vector<std::string> apart = {"0000:01:00.0", "0000:02:00.0"};
+  EXPECT_EQ(choose_device(local(1, 2), 1, false, apart), c10::Device(c10::kCUDA, 0));
+  EXPECT_TRUE(choose_device(local(1, 2), 1, true, apart).is_cpu());
+  EXPECT_THROW(choose_device(local(1, 2), 1, false, {"0000:01:00.0", "0000:01:00.0"}), UsageError);
+  EXPECT_THROW(choose_device(local(1, 2), 1, false, {"", "0000:02:00.0"}), UsageError);
+  EXPECT_THROW(choose_device(local(2, 3), 1, false, apart), UsageError);
+}
+
 TEST(ChooseDevice, ALocalRankWithoutADeviceIsRefusedWithTheCounts) {
   try {
     choose_device(local(2, 4), 2, false);

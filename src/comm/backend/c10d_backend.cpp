@@ -22,10 +22,6 @@ class C10dTransfer : public Backend::Transfer {
   std::vector<at::Tensor> tensors_;
 };
 
-Backend::Started started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) {
-  return std::make_unique<C10dTransfer>(std::move(work), std::move(tensors));
-}
-
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
@@ -37,9 +33,9 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
     case ReduceOp::kProduct:
       return c10d::ReduceOp::PRODUCT;
     case ReduceOp::kMean:
-      break;
+      return c10d::ReduceOp::AVG;  // of backends that average
   }
-  throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
+  throw InternalError(Origin{"comm"}, "a reduction without a name reached the backend.");
 }
 
 // Returns true if each begins where the one before it ends, as parts of one tensor do.
@@ -64,6 +60,10 @@ at::Tensor joined(std::vector<at::Tensor> bytes) {
 }
 
 }  // namespace
+
+Backend::Started C10dBackend::started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) {
+  return std::make_unique<C10dTransfer>(std::move(work), std::move(tensors));
+}
 
 Backend::Started C10dBackend::all_reduce(at::Tensor tensor, ReduceOp op) {
   std::vector<at::Tensor> tensors{tensor};

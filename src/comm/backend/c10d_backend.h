@@ -6,6 +6,7 @@
 
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "hasten/comm/backend/backend.h"
 
@@ -33,6 +34,8 @@ class C10dBackend : public Backend {
     c10d::Backend* operator->() const { return backend; }
   };
   virtual Native native() = 0;
+  /// A transfer over c10d's work, which keeps the tensors alive.
+  static Started started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors);
 };
 
 }  // namespace hasten::comm

@@ -69,6 +69,8 @@ at::Tensor stage(const at::Tensor& tensor, const Backend& backend) {
 }
 
 at::Tensor bytes_of(const at::Tensor& contiguous) {
+  // A device has no pointer to nothing, which from_blob asks for its device.
+  if (contiguous.numel() == 0) return at::empty({0}, at::TensorOptions(contiguous.device()).dtype(at::kByte));
   auto keep = [contiguous](void*) {};
   return torch::from_blob(contiguous.data_ptr(), {static_cast<int64_t>(contiguous.nbytes())}, keep,
                           at::TensorOptions().dtype(at::kByte).device(contiguous.device()));

@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <atomic>
+
 #include "comm/backend/c10d_backend.h"
 
 namespace hasten::comm {
@@ -13,6 +15,17 @@ namespace {
 class NcclBackend : public C10dBackend {
  public:
   explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl) : nccl_(std::move(nccl)) {}
+  // Lets kernels under way end, and ends libtorch's threads, which warn of a group that was not shut down.
+  ~NcclBackend() override {
+    if (is_closed_) return;
+    try {
+      nccl_->shutdown();
+    } catch (const std::exception&) {
+      // The device is lost or a peer has gone: there is nothing left to end.
+    }
+  }
+  NcclBackend(const NcclBackend&) = delete;
+  NcclBackend& operator=(const NcclBackend&) = delete;
 
   const char* name() const override { return "nccl"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CUDA; }
@@ -32,8 +45,24 @@ class NcclBackend : public C10dBackend {
         return false;
     }
   }
+  bool averages(at::ScalarType dtype) const override { return at::isFloatingType(dtype); }
+  bool has_tags() const override { return false; }
+
+  bool exchanges() const override { return true; }
+  // One call of NCCL's for all, or each would wait for the one before it on NCCL's stream.
+  Started exchange(const std::vector<Message>& messages) override {
+    nccl_->startCoalescing();
+    std::vector<at::Tensor> kept;
+    for (const Message& message : messages) {
+      std::vector<at::Tensor> bytes{message.bytes};
+      kept.push_back(message.bytes);
+      (void)(message.is_send ? nccl_->send(bytes, message.peer, 0) : nccl_->recv(bytes, message.peer, 0));
+    }
+    return started(nccl_->endCoalescing(), std::move(kept));
+  }
 
   void close() noexcept override {
+    is_closed_ = true;
     try {
       nccl_->abort();
     } catch (const std::exception&) {
@@ -46,6 +75,7 @@ class NcclBackend : public C10dBackend {
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
+  std::atomic<bool> is_closed_ = false;
 };
 
 }  // namespace

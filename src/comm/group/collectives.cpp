@@ -12,12 +12,6 @@
 namespace hasten::comm {
 namespace {
 
-std::vector<Backend::Started> one(Backend::Started transfer) {
-  std::vector<Backend::Started> list;
-  list.push_back(std::move(transfer));
-  return list;
-}
-
 Work<> ended() {
   return Work<>([] {});
 }
@@ -34,6 +28,7 @@ at::Tensor empty_bytes(int64_t count, const Backend& backend) {
 // A tensor of `like`'s dtype and shape but for the first size, which takes its values from part of `bytes`.
 at::Tensor from_bytes(const at::Tensor& bytes, int64_t begin, int64_t count, std::vector<int64_t> shape,
                       const at::TensorOptions& options) {
+  if (count == 0) return at::empty(shape, options);
   const auto part = bytes.narrow(0, begin, count);
   auto keep = [bytes](void*) {};
   const auto plain = torch::from_blob(part.data_ptr(), shape, keep, options.device(bytes.device()));
@@ -94,10 +89,12 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
   if (tensor.numel() == 0) return ended();
-  return group.work<void>(OpType::kAllReduce, one(backend.all_reduce(encoded.buffer, encoded.op)), [tensor, encoded] {
-    const at::NoGradGuard no_grad;
-    write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
-  });
+  return group.work<void>(
+      OpType::kAllReduce, [&] { return backend.all_reduce(encoded.buffer, encoded.op); },
+      [tensor, encoded] {
+        const at::NoGradGuard no_grad;
+        write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
+      });
 }
 
 Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site) const {
@@ -114,12 +111,12 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
   if (tensor.numel() == 0) return ended();
   const bool is_scratch = rank() != root && !backend.reduce_keeps_inputs();
   if (is_scratch && encoded.buffer.is_alias_of(tensor)) encoded.buffer = encoded.buffer.clone();
-  return group.work<void>(OpType::kReduce, one(backend.reduce(encoded.buffer, root, encoded.op)),
-                          [tensor, encoded, is_root = rank() == root] {
-                            const at::NoGradGuard no_grad;
-                            if (is_root)
-                              write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
-                          });
+  return group.work<void>(
+      OpType::kReduce, [&] { return backend.reduce(encoded.buffer, root, encoded.op); },
+      [tensor, encoded, is_root = rank() == root] {
+        const at::NoGradGuard no_grad;
+        if (is_root) write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
+      });
 }
 
 Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
@@ -133,10 +130,11 @@ Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
   if (tensor.numel() == 0) return ended();
   Backend& backend = group.backend_for(tensor);
   const at::Tensor staged = stage(tensor, backend);
-  return group.work<void>(OpType::kBroadcast, one(backend.broadcast(bytes_of(staged), root)),
-                          [tensor, staged, is_root = rank() == root] {
-                            if (!is_root) write_back(tensor, staged);
-                          });
+  return group.work<void>(
+      OpType::kBroadcast, [&] { return backend.broadcast(bytes_of(staged), root); },
+      [tensor, staged, is_root = rank() == root] {
+        if (!is_root) write_back(tensor, staged);
+      });
 }
 
 Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input, Site site) const {
@@ -154,9 +152,9 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
   if (input.numel() == 0) return ended();
   Backend& backend = group.backend_for(input);
   const at::Tensor staged = stage(output, backend);
-  return group.work<void>(OpType::kAllGatherInto,
-                          one(backend.all_gather(bytes_of(staged), bytes_of(stage(input, backend)))),
-                          [output, staged] { write_back(output, staged); });
+  return group.work<void>(
+      OpType::kAllGatherInto, [&] { return backend.all_gather(bytes_of(staged), bytes_of(stage(input, backend))); },
+      [output, staged] { write_back(output, staged); });
 }
 
 Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, Site site) const {
@@ -186,7 +184,7 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
   }
   const at::Tensor output = empty_bytes(most * world_size(), backend);
   return group.work<std::vector<at::Tensor>>(
-      OpType::kAllGather, one(backend.all_gather(output, input)),
+      OpType::kAllGather, [&] { return backend.all_gather(output, input); },
       [output, counts, firsts, like = tensor.detach(), most] { return cut(output, counts, firsts, like, most); });
 }
 
@@ -209,7 +207,7 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
   }
   const at::Tensor output = empty_bytes(sum(counts), backend);
   return group.work<std::vector<at::Tensor>>(
-      OpType::kGather, one(backend.all_to_all(output, counts, inputs)),
+      OpType::kGather, [&] { return backend.all_to_all(output, counts, inputs); },
       [output, counts, firsts, like = tensor.detach(), is_root = rank() == root] {
         return is_root ? cut(output, counts, firsts, like) : std::vector<at::Tensor>{};
       });
@@ -262,7 +260,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   }
   const at::Tensor output = empty_bytes(out[root], group.cpu());
   return group.work<at::Tensor>(
-      OpType::kScatter, one(group.cpu().all_to_all(output, out, inputs)),
+      OpType::kScatter, [&] { return group.cpu().all_to_all(output, out, inputs); },
       [output, shape, options] { return from_bytes(output, 0, output.numel(), shape, options); });
 }
 
@@ -298,11 +296,12 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
                          output.scalar_type() == flat.scalar_type() && output.device() == flat.device();
   const at::Tensor result =
       is_direct ? output.detach().view({-1}) : at::empty({flat.numel() / world_size()}, flat.options());
-  return group.work<void>(OpType::kReduceScatter, one(backend.reduce_scatter(result, flat, encoded.op)),
-                          [output, result, divisor = encoded.divisor] {
-                            const at::NoGradGuard no_grad;
-                            write_back(output, decode(result, divisor, output.scalar_type()));
-                          });
+  return group.work<void>(
+      OpType::kReduceScatter, [&] { return backend.reduce_scatter(result, flat, encoded.op); },
+      [output, result, divisor = encoded.divisor] {
+        const at::NoGradGuard no_grad;
+        write_back(output, decode(result, divisor, output.scalar_type()));
+      });
 }
 
 Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tensor>& parts, Site site) const {
@@ -337,7 +336,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   for (const int64_t first : firsts) counts.push_back(first * row);
   const at::Tensor output = empty_bytes(sum(counts), backend);
   return group.work<std::vector<at::Tensor>>(
-      OpType::kAllToAll, one(backend.all_to_all(output, counts, inputs)),
+      OpType::kAllToAll, [&] { return backend.all_to_all(output, counts, inputs); },
       [output, counts, firsts, like = like.detach()] { return cut(output, counts, firsts, like); });
 }
 
@@ -412,8 +411,9 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
   Backend& backend = group.backend_for(input);
   const at::Tensor staged = stage(output, backend);
   const auto inputs = bytes_of(stage(input, backend)).split_with_sizes(times(give, row));
-  return group.work<void>(OpType::kAllToAllInto, one(backend.all_to_all(bytes_of(staged), times(take, row), inputs)),
-                          [output, staged] { write_back(output, staged); });
+  return group.work<void>(
+      OpType::kAllToAllInto, [&] { return backend.all_to_all(bytes_of(staged), times(take, row), inputs); },
+      [output, staged] { write_back(output, staged); });
 }
 
 Work<> Group::barrier_async(Site site) const {
@@ -422,7 +422,8 @@ Work<> Group::barrier_async(Site site) const {
   if (group.alone()) return ended();
   begin(OpType::kBarrier);
   if (check_) group.agree(Fingerprint::of(OpType::kBarrier, site));
-  return group.work<void>(OpType::kBarrier, one(group.cpu().barrier()), [] {});
+  return group.work<void>(
+      OpType::kBarrier, [&] { return group.cpu().barrier(); }, [] {});
 }
 
 void Group::all_reduce_(at::Tensor tensor, ReduceOp op, Site site) const {

@@ -10,6 +10,7 @@
 
 #include <torch/types.h>
 
+#include "comm/backend/device_backend.h"
 #include "comm/group/group_impl.h"
 #include "comm/group/split.h"
 #include "hasten/core/env.h"
@@ -94,17 +95,19 @@ Group::Impl::~Impl() {
   if (getpid() != owner_) {
     // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
     (void)cpu_.release();
-    (void)nccl_.release();
+    (void)device_.release();
+    (void)watch_.release();
     (void)new std::optional<Store>(std::move(run_store));
     return;
   }
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
+  watch_.reset();
   if (failed_ || std::uncaught_exceptions() > 0) close_backends();
 }
 
 void Group::Impl::close_backends() noexcept {
   const std::lock_guard lock(backends_mutex_);
-  for (Backend* backend : {cpu_.get(), nccl_.get()}) {
+  for (Backend* backend : {cpu_.get(), device_.get()}) {
     if (backend != nullptr) backend->close();
   }
 }
@@ -116,7 +119,27 @@ Backend& Group::Impl::cpu() {
 
 Backend& Group::Impl::backend_for(const at::Tensor& tensor) {
   connect();
-  return nccl_ && tensor.is_cuda() ? *nccl_ : *cpu_;
+  Backend* const device = tensor.is_cuda() ? device_backend() : nullptr;
+  return device != nullptr ? *device : *cpu_;
+}
+
+Backend* Group::Impl::device_backend() {
+  if (options.backend == BackendKind::kGloo || options.backend == BackendKind::kSharedMemory) return nullptr;
+  if (Backend* const made = made_device_) return made;
+  if (!has_device_backend()) return nullptr;
+  const std::lock_guard lock(connect_mutex_);
+  if (made_device_) return made_device_;
+  auto backend = make_device_backend({keys_->scoped("nccl"), rank, world_size, options}, *cpu_);
+  // A store that is gone is no failure: a rank may have ended with all that it had to do.
+  const auto look = [this]() -> std::optional<std::string> {
+    if (failed_) return "";
+    auto words = failure();
+    return words == kStoreIsGone ? std::nullopt : std::move(words);
+  };
+  watch_ = std::make_unique<FailureWatch>(look, [this] { close_after_peer(); });
+  const std::lock_guard publish(backends_mutex_);
+  device_ = std::move(backend);
+  return made_device_ = device_.get();
 }
 
 void Group::Impl::connect() {
@@ -130,13 +153,9 @@ void Group::Impl::connect() {
     // No rank leaves before all are connected. A rank with nothing to do would close its end while others still build
     // theirs.
     wait(*backend->barrier(), OpType::kBarrier);
-    std::unique_ptr<Backend> of_gpus;
-    if (options.backend != BackendKind::kGloo && nccl_is_built()) {
-      of_gpus = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
-    }
     const std::lock_guard publish(backends_mutex_);
     cpu_ = std::move(backend);
-    nccl_ = std::move(of_gpus);
+    keys_ = setup.store;
     connected_ = true;
   } catch (const UsageError&) {
     throw;
@@ -157,7 +176,7 @@ std::string Group::Impl::backend_name() const {
   if (alone()) return "none";
   const std::lock_guard lock(backends_mutex_);
   if (!cpu_) return "not connected";
-  return nccl_ ? nccl_->name() : cpu_->name();
+  return device_ ? device_->name() : cpu_->name();
 }
 
 void Group::Impl::check_open(OpType kind) const {
@@ -189,6 +208,14 @@ std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
 void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel& label) const {
   try {
     transfer.wait();
+  } catch (...) {
+    rethrow_named(kind);
+  }
+}
+
+void Group::Impl::rethrow_named(OpType kind) const {
+  try {
+    throw;
   } catch (const CommError&) {
     throw;
   } catch (const Backend::Mismatch& error) {
@@ -200,6 +227,11 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel
 
 std::string Group::Impl::explain(const std::string& what, const std::string& backend_words) const {
   const bool timed_out = backend_words.find("imed out") != std::string::npos;
+  if (backend_words.find("Duplicate GPU") != std::string::npos) {
+    return text(
+        what, " was not started: two ranks use one GPU, which NCCL refuses. Give each process a GPU of its own ",
+        "(hasten launch does; look at CUDA_VISIBLE_DEVICES), or choose HASTEN_BACKEND=gloo (", backend_words, ").");
+  }
   // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
   // leaves none. The short wait covers a store that is slower than the connection.
   const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out ? 0 : 500);
@@ -210,6 +242,9 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
   }
   if (words == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *words);
   if (words) return text(what, " was not completed because ", *words);
+  if (!timed_out && backend_words.find("NCCL") != std::string::npos) {
+    return text(what, " was not completed, for NCCL failed. NCCL_DEBUG=INFO shows more (", backend_words, ").");
+  }
   if (timed_out) {
     return text(what, " was not completed within ", seconds(options.timeout),
                 ": a rank did not make the same call, or is still busy. Compare what the ranks are doing, or "
@@ -232,6 +267,11 @@ void Group::Impl::fail(const std::string& words) noexcept {
   failed_ = true;
   close_backends();
   for (const auto& child : children()) child->fail(words);
+}
+
+void Group::Impl::close_after_peer() noexcept {
+  if (failed_.exchange(true)) return;
+  close_backends();
 }
 
 void Group::Impl::add_child(const std::shared_ptr<Impl>& child) {
@@ -311,7 +351,7 @@ Group Group::connect(const Store& store, int rank, int world_size, const GroupOp
   const bool check = *options.check;
   auto impl = std::make_shared<Impl>(rank, world_size, options);
   if (world_size == 1) return Group(std::move(impl), check);
-  if (options.backend == BackendKind::kNccl && !nccl_is_built()) {
+  if (options.backend == BackendKind::kNccl && !has_device_backend()) {
     throw UsageError(impl->origin(),
                      "backend nccl was asked for, but this libtorch is built without CUDA or sees no GPU. "
                      "Use gloo, or a CUDA build of libtorch.");

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <concepts>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/failure_watch.h"
 #include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
 #include "hasten/comm/backend/backend.h"
@@ -49,7 +51,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Origin origin() const { return {"comm", rank, world_size}; }
   bool alone() const { return world_size == 1; }
 
-  /// Returns the backend that carries tensors of this device.
+  /// Returns the backend that carries tensors of this device. Makes that of GPUs at their first tensor.
   Backend& backend_for(const at::Tensor& tensor);
 
   /// Exchanges records and throws CommError on every rank if they disagree; gives all ranks' records.
@@ -58,10 +60,28 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// Returns a Work over started transfers; `finish` runs in wait(), after the last has ended.
   template <class T>
   Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
+  /// As above, over the transfer that `start` starts.
+  template <class T, std::invocable Start>
+  Work<T> work(OpType kind, const Start& start, std::function<T()> finish) {
+    std::vector<Backend::Started> transfers;
+    transfers.push_back(started(kind, start));
+    return work<T>(kind, std::move(transfers), std::move(finish));
+  }
+  /// Starts a transfer; turns the backend's exceptions into CommErrors as wait does.
+  template <std::invocable Start>
+  Backend::Started started(OpType kind, const Start& start) const {
+    try {
+      return start();
+    } catch (...) {
+      rethrow_named(kind, call_label());
+    }
+  }
 
   /// Starts a receive that takes the data only where they are what `tensor` is to take.
   Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged, int from,
                                    int tag, const std::source_location& site);
+  /// Messages of the device, all in one call of a backend that exchanges().
+  Work<> exchange(const std::vector<PointToPoint>& messages, bool check, const std::source_location& site);
   /// The checked receives from one peer with one tag, which take place one after the other, and why none can
   /// take its message any more.
   using ChannelKey = std::pair<int, int>;
@@ -81,6 +101,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   }
 
   void fail(const std::string& words) noexcept;
+  /// Closes this rank's end because another rank has failed.
+  void close_after_peer() noexcept;
   std::optional<std::string> failure() const noexcept;
 
   /// Takes over transfers without a waiter. Those that have ended with an error are logged at the next operation.
@@ -92,7 +114,11 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::atomic<int> subgroups_made = 0;
 
  private:
+  /// In a handler: throws what it has caught, with the failed rank and the reason.
+  [[noreturn]] void rethrow_named(OpType kind, const CallLabel& label) const;
   std::string explain(const std::string& what, const std::string& backend_words) const;
+  /// Null where CUDA tensors take the CPU's backend.
+  Backend* device_backend();
   std::vector<std::shared_ptr<Impl>> children() const;
 
   struct AbandonedTransfer {
@@ -106,8 +132,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::mutex connect_mutex_;
   /// For the backends' pointers: another thread may fail while this one connects.
   mutable std::mutex backends_mutex_;
+  /// The keys of this group's ranks, once they have met.
+  std::optional<Store> keys_;
   std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> nccl_;
+  std::unique_ptr<Backend> device_;
+  std::atomic<Backend*> made_device_ = nullptr;
+  /// Closes the backends when another rank leaves its words: what a GPU waits for has no host thread that would see it.
+  std::unique_ptr<FailureWatch> watch_;
   std::atomic<bool> connected_ = false;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<bool> failed_ = false;

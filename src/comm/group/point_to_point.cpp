@@ -20,6 +20,28 @@ at::Tensor record_bytes(const Fingerprint& record) {
   return bytes;
 }
 
+// Throws if the message of the record, which `from` sends, is not the one that this rank receives.
+void require_same(const Group::Impl& group, const Fingerprint& mine, const at::Tensor& tensor, const at::Tensor& record,
+                  int from) {
+  Fingerprint theirs;
+  std::memcpy(static_cast<void*>(&theirs), record.const_data_ptr(), sizeof(Fingerprint));
+  if (mine.dtype == theirs.dtype && mine.dims == theirs.dims && mine.sizes == theirs.sizes &&
+      mine.trailing == theirs.trailing) {
+    return;
+  }
+  throw CommError(group.origin(), "receive", "rank ", from, " calls ", describe(theirs), ", but this rank receives ",
+                  tensor.scalar_type(), " [", join(tensor.sizes()), "] at ", mine.file.data(), ':', mine.line,
+                  ". Both sides must name the same dtype and shape.");
+}
+
+// A device's messages between two ranks arrive in the order in which they are sent.
+void check_tag(const Group::Impl& group, const Backend& backend, int tag, OpType kind) {
+  if (tag == 0 || backend.has_tags()) return;
+  throw UsageError(group.origin(), name_of(kind), ": tag ", tag, ", but ", backend.name(),
+                   " has no tags: messages between two ranks arrive in the order in which they are sent. Use tag 0, or "
+                   "send a tensor of the CPU.");
+}
+
 void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const Group::Site& site) {
   group.enter(kind, site);
   if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
@@ -73,25 +95,13 @@ class Receipt {
       if (!record_) record_ = group_.cpu().receive(record_bytes_, from_, tag_);
       if (!may_wait && !record_->done()) return false;
       group_.wait(*record_, OpType::kSend);
-      compare();
+      require_same(group_, mine_, tensor_, record_bytes_, from_);
       if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from_, tag_);
     } catch (...) {
       error_ = std::current_exception();
       group_.break_channel({from_, tag_}, error_);
     }
     return is_settled_ = true;
-  }
-
-  void compare() const {
-    Fingerprint theirs;
-    std::memcpy(static_cast<void*>(&theirs), record_bytes_.data_ptr(), sizeof(Fingerprint));
-    if (mine_.dtype == theirs.dtype && mine_.dims == theirs.dims && mine_.sizes == theirs.sizes &&
-        mine_.trailing == theirs.trailing) {
-      return;
-    }
-    throw CommError(group_.origin(), "receive", "rank ", from_, " calls ", describe(theirs),
-                    ", but this rank receives ", tensor_.scalar_type(), " [", join(tensor_.sizes()), "] at ",
-                    mine_.file.data(), ':', mine_.line, ". Both sides must name the same dtype and shape.");
   }
 
   Group::Impl& group_;
@@ -149,12 +159,16 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
   check_peer(group, to, tag, OpType::kSend, site);
   group.reap();
   Backend& backend = group.backend_for(tensor);
+  check_tag(group, backend, tag, OpType::kSend);
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(
         group.cpu().send(record_bytes(Fingerprint::of(OpType::kSend, site).with_tensor(tensor)), to, tag));
   }
-  if (tensor.numel() > 0) transfers.push_back(backend.send(bytes_of(stage(tensor, backend)), to, tag));
+  if (tensor.numel() > 0) {
+    transfers.push_back(
+        group.started(OpType::kSend, [&] { return backend.send(bytes_of(stage(tensor, backend)), to, tag); }));
+  }
   return group.work<void>(OpType::kSend, std::move(transfers), [] {});
 }
 
@@ -164,12 +178,13 @@ Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) co
   group.reap();
   check_result(tensor, "receive", group.origin());
   Backend& backend = group.backend_for(tensor);
+  check_tag(group, backend, tag, OpType::kSend);
   const at::Tensor staged = stage(tensor, backend);
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(group.checked_receive(backend, tensor, staged, from, tag, site));
   } else if (tensor.numel() > 0) {
-    transfers.push_back(backend.receive(bytes_of(staged), from, tag));
+    transfers.push_back(group.started(OpType::kSend, [&] { return backend.receive(bytes_of(staged), from, tag); }));
   }
   return group.work<void>(OpType::kSend, std::move(transfers), [tensor, staged] { write_back(tensor, staged); });
 }
@@ -182,15 +197,57 @@ void Group::receive_(at::Tensor tensor, int from, int tag, Site site) const {
   receive_async_(std::move(tensor), from, tag, site).wait();
 }
 
+// The records of all messages go first, by way of the CPU. Then the device gets all of its messages in one call.
+Work<> Group::Impl::exchange(const std::vector<PointToPoint>& messages, bool check, const std::source_location& site) {
+  std::vector<Backend::Started> transfers, records;
+  std::vector<at::Tensor> theirs(messages.size()), staged;
+  std::vector<Backend::Message> moves;
+  Backend& backend = *device_backend();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto& [kind, tensor, peer] = messages[i];
+    const bool is_send = kind == PointToPoint::Kind::kSend;
+    check_peer(*this, peer, 0, OpType::kSend, site);
+    if (!is_send) check_result(tensor, "receive", origin());
+    staged.push_back(stage(tensor, backend));
+    if (tensor.numel() > 0) moves.push_back({bytes_of(staged.back()), peer, is_send});
+    if (!check) continue;
+    if (is_send) {
+      transfers.push_back(cpu().send(record_bytes(Fingerprint::of(OpType::kSend, site).with_tensor(tensor)), peer, 0));
+    } else {
+      theirs[i] = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
+      records.push_back(cpu().receive(theirs[i], peer, 0));
+    }
+  }
+  for (const auto& record : records) wait(*record, OpType::kSend);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!theirs[i].defined()) continue;
+    const auto& tensor = messages[i].tensor;
+    require_same(*this, Fingerprint::of(OpType::kSend, site).with_tensor(tensor), tensor, theirs[i], messages[i].peer);
+  }
+  if (!moves.empty()) transfers.push_back(started(OpType::kSend, [&] { return backend.exchange(moves); }));
+  return work<void>(OpType::kSend, std::move(transfers), [messages, staged] {
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].kind == PointToPoint::Kind::kReceive) write_back(messages[i].tensor, staged[i]);
+    }
+  });
+}
+
 Work<> Group::batch_send_recv(const std::vector<PointToPoint>& messages, Site site) const {
+  Impl& group = *impl_;
+  std::vector<Work<>> sends, works;
+  std::vector<PointToPoint> together, one_by_one;
+  for (const PointToPoint& message : messages) {
+    check_peer(group, message.peer, 0, OpType::kSend, site);
+    (group.backend_for(message.tensor).exchanges() ? together : one_by_one).push_back(message);
+  }
+  if (!together.empty()) works.push_back(group.exchange(together, check_, site));
   // Sends are started first on every rank, and receives are waited for first: no order of the list can
   // deadlock.
-  std::vector<Work<>> sends, works;
-  for (const PointToPoint& message : messages) {
+  for (const PointToPoint& message : one_by_one) {
     if (message.kind != PointToPoint::Kind::kSend) continue;
     sends.push_back(send_async(message.tensor, message.peer, 0, site));
   }
-  for (const PointToPoint& message : messages) {
+  for (const PointToPoint& message : one_by_one) {
     if (message.kind != PointToPoint::Kind::kReceive) continue;
     works.push_back(receive_async_(message.tensor, message.peer, 0, site));
   }

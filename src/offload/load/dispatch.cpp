@@ -105,7 +105,8 @@ void require_devices(const DeviceMap& map) {
   }
   if (absent.empty()) return;
   throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent),
-                   ", which this process has not. It has: cpu, disk.");
+                   ", but modules are placed on cpu and disk alone. Move what is to compute on a GPU or another "
+                   "accelerator there by Module::to, or let the map name cpu and disk.");
 }
 
 at::Device torch_device_of(const Device& device) {

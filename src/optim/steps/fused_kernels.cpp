@@ -38,7 +38,7 @@ void fused_step(ParameterBatch& batch, const torch::optim::SGDOptions& options, 
   const OneThread one_thread(batch.small);
   at::_fused_sgd_(batch.params, batch.grads, batch.states[0], options.weight_decay(), options.momentum(), options.lr(),
                   options.dampening(), options.nesterov(), maximize,
-                  /*is_first_step=*/batch.step == 0);
+                  /*is_first_step=*/batch.step == 0 && !batch.states[0].empty());
 }
 
 void fused_step(ParameterBatch& batch, const torch::optim::AdamOptions& options, bool maximize) {

@@ -4,8 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -15,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
@@ -64,20 +67,88 @@ struct Sums {
   int64_t overflows = 0;
 };
 
+void add_norm(Sums& sums, double own, bool is_part, bool maximum) {
+  if (!std::isfinite(own)) ++sums.overflows;
+  double& sum = is_part ? sums.owned : sums.whole;
+  sum = maximum ? (std::isnan(own) || own > sum ? own : sum) : sum + own;
+}
+
+// Half the range of float16 would be too small for a norm.
+std::optional<at::ScalarType> norm_dtype(const at::Tensor& values) {
+  const bool is_half = values.scalar_type() == at::kHalf || values.scalar_type() == at::kBFloat16;
+  return is_half ? std::optional(at::kFloat) : std::nullopt;
+}
+
+// Tensors by device and dtype, as the foreach kernels take them.
+using Batches = std::map<std::tuple<c10::DeviceType, int, at::ScalarType>, std::vector<at::Tensor>>;
+void add_to(Batches& batches, const at::Tensor& values) {
+  batches[{values.device().type(), values.device().index(), values.scalar_type()}].push_back(values);
+}
+
+// Norms of devices' gradients: a kernel and a wait of the host for all of a device.
+void add_device_norms(Sums& sums, const Batches& batches, bool is_part, double type) {
+  const bool maximum = std::isinf(type);
+  for (const auto& [key, values] : batches) {
+    const at::Tensor norms =
+        at::stack(at::_foreach_norm(values, type, norm_dtype(values.front()))).cpu().to(at::kDouble);
+    for (int64_t i = 0; i < norms.numel(); ++i) {
+      const double norm = norms.const_data_ptr<double>()[i];
+      add_norm(sums, maximum ? norm : std::pow(norm, type), is_part, maximum);
+    }
+  }
+}
+
 Sums local_sums(const std::vector<at::Tensor>& parameters, const GradientNormOptions& options) {
   const bool maximum = std::isinf(options.norm_type);
   Sums sums;
+  Batches owned, whole;
   for (const auto& parameter : parameters) {
     const auto part = options.owned ? options.owned(parameter) : std::nullopt;
     const at::Tensor gradient = part ? *part : parameter.grad();
     if (!gradient.defined()) continue;
     const auto values = values_of(gradient);
-    const double own = maximum ? largest_of(values) : powers_of(values, options.norm_type);
-    if (!std::isfinite(own)) ++sums.overflows;
-    double& sum = part ? sums.owned : sums.whole;
-    sum = maximum ? (std::isnan(own) || own > sum ? own : sum) : sum + own;
+    if (!values.is_cpu()) {
+      if (values.numel() > 0) add_to(part ? owned : whole, values);
+      continue;
+    }
+    add_norm(sums, maximum ? largest_of(values) : powers_of(values, options.norm_type), part.has_value(), maximum);
   }
+  add_device_norms(sums, owned, true, options.norm_type);
+  add_device_norms(sums, whole, false, options.norm_type);
   return sums;
+}
+
+// The norm of whole gradients as a scalar on the device of the first.
+at::Tensor norm_of_all(const std::vector<at::Tensor>& parameters, double type) {
+  const at::NoGradGuard no_grad;
+  Batches batches;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (gradient.defined() && gradient.numel() > 0) add_to(batches, values_of(gradient));
+  }
+  at::Tensor all;
+  for (const auto& [key, values] : batches) {
+    // Of one dtype, which stacking asks for.
+    const auto norms = at::stack(at::_foreach_norm(values, type, norm_dtype(values.front()))).to(at::kFloat);
+    all = all.defined() ? at::cat({all, norms.to(all.device(), /*non_blocking=*/true)}) : norms;
+  }
+  if (!all.defined()) return at::zeros({});
+  const auto first = std::find_if(parameters.begin(), parameters.end(),
+                                  [](const auto& parameter) { return parameter.grad().defined(); });
+  return at::linalg_vector_norm(all, type).to(first->grad().device(), /*non_blocking=*/true);
+}
+
+// A kernel a device and dtype.
+void multiply_gradients_(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
+  Batches batches;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (gradient.defined()) add_to(batches, gradient.is_sparse() ? gradient._values() : gradient);
+  }
+  for (const auto& [key, values] : batches) {
+    const auto& any = values.front();
+    at::_foreach_mul_(values, factor.to(any.device(), any.scalar_type(), /*non_blocking=*/true));
+  }
 }
 
 void require_limit(double max_norm) {
@@ -125,16 +196,7 @@ GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const Grad
 }
 
 at::Tensor gradient_norm_async(const std::vector<at::Tensor>& parameters) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(values_of(parameter.grad()));
-  }
-  if (gradients.empty()) return at::zeros({});
-  auto norms = at::_foreach_norm(gradients, 2);
-  const auto device = norms.front().device();
-  for (auto& norm : norms) norm = norm.to(device, at::kFloat, /*non_blocking=*/true);
-  return at::stack(norms).norm();
+  return norm_of_all(parameters, 2);
 }
 
 double clip_factor(double norm, double max_norm) noexcept {
@@ -144,13 +206,13 @@ double clip_factor(double norm, double max_norm) noexcept {
 void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, const OwnedGradient& owned) {
   if (factor == 1.0) return;
   const at::NoGradGuard no_grad;
-  std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>> batches;
+  Batches batches;
   for (const auto& parameter : parameters) {
     const auto part = owned ? owned(parameter) : std::nullopt;
     const at::Tensor gradient = part ? *part : parameter.grad();
     if (!gradient.defined()) continue;
     const auto values = gradient.is_sparse() ? gradient._values() : gradient;
-    batches[{values.is_cuda() ? values.device().index() : -1, values.scalar_type()}].push_back(values);
+    add_to(batches, values);
   }
   for (const auto& [key, gradients] : batches) at::_foreach_mul_(gradients, factor);
 }
@@ -182,13 +244,25 @@ at::Tensor clip_gradients_async_(const std::vector<at::Tensor>& parameters, doub
   const at::NoGradGuard no_grad;
   const auto norm = gradient_norm_async(parameters);
   const auto factor = at::where(at::isfinite(norm), (max_norm / (norm + 1e-6)).clamp_max(1.0), at::ones_like(norm));
-  for (const auto& parameter : parameters) {
-    const auto& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    auto values = gradient.is_sparse() ? gradient._values() : gradient;
-    values.mul_(factor.to(values.device(), values.scalar_type(), /*non_blocking=*/true));
-  }
+  multiply_gradients_(parameters, factor);
   return norm;
+}
+
+double clip_device_gradients_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  const auto norm = norm_of_all(parameters, norm_type);
+  multiply_gradients_(parameters, (max_norm / (norm + 1e-6)).clamp_max(1.0));
+  return norm.item<double>();
+}
+
+bool are_on_devices(const std::vector<at::Tensor>& parameters) {
+  bool found = false;
+  for (const auto& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    if (parameter.grad().is_cpu()) return false;
+    found = true;
+  }
+  return found;
 }
 
 }  // namespace hasten::parallel

@@ -3,11 +3,14 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 namespace hasten::parallel {
 namespace {
 
 // Below this many elements an operator of libtorch's spends more time on getting ready than on the data.
 constexpr int64_t kFew = 4096;
+constexpr int64_t kDeviceAlign = 16;
 
 template <class T>
 void scale_into(const at::Tensor& to, const at::Tensor& from, double scale) {
@@ -25,7 +28,9 @@ int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAll
   for (const at::Tensor& parameter : parameters) {
     const bool may_be_born =
         gradient_allocator != nullptr && static_cast<int64_t>(parameter.nbytes()) >= gradient_allocator->least_bytes();
-    const int64_t unit = may_be_born ? GradientAllocator::kAlign / parameter.element_size() : 1;
+    // Kernels of a device read 16 bytes at once where they are aligned.
+    const int64_t bytes = may_be_born ? GradientAllocator::kAlign : parameter.is_cpu() ? 1 : kDeviceAlign;
+    const int64_t unit = std::max<int64_t>(bytes / parameter.element_size(), 1);
     offsets.push_back((end + unit - 1) / unit * unit);
     end = offsets.back() + parameter.numel();
   }
@@ -62,7 +67,12 @@ void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {
                      from.strides() == to.strides() && !from.is_neg();
   if (alike && to.scalar_type() == at::kFloat) return scale_into<float>(to, from, scale);
   if (alike && to.scalar_type() == at::kDouble) return scale_into<double>(to, from, scale);
-  at::mul_out(to, from.detach(), at::scalar_tensor(scale, to.options()));
+  if (scale == 1 && !from.is_sparse()) {
+    to.copy_(from.detach(), /*non_blocking=*/true);
+    return;
+  }
+  // The factor stays on the CPU: on a device it would be a kernel of its own.
+  at::mul_out(to, from.detach(), at::scalar_tensor(scale, to.options().device(at::kCPU)));
 }
 
 }  // namespace hasten::parallel

@@ -9,7 +9,7 @@
 #include "compat/versions.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
-#include "hasten/core/hash.h"
+#include "hasten/parallel/parameters/checksum.h"
 
 namespace hasten::parallel {
 namespace {
@@ -18,34 +18,10 @@ namespace {
 constexpr int64_t kMessageBytes = 64 << 20;
 
 at::Tensor as_bytes(const at::Tensor& contiguous, void* data) {
+  if (contiguous.numel() == 0) return at::empty({0}, contiguous.options().dtype(at::kByte).requires_grad(false));
   return torch::from_blob(
       data, {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
       contiguous.options().dtype(at::kByte).requires_grad(false));
-}
-
-// On a CPU a hash of the bytes. On other devices the elements, taken for integers, each times an odd number of its own,
-// added up: exact in any order. Without those numbers a constant added to positive and negative elements alike would
-// cancel itself out.
-int64_t checksum(const at::Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.layout() == at::kStrided) {
-    const at::Tensor whole = tensor.detach().contiguous();
-    return static_cast<int64_t>(core::xxh3_128(whole.const_data_ptr(), whole.nbytes()).low);
-  }
-  // At a time, so that little memory is needed.
-  constexpr int64_t kMost = 1 << 20;
-  constexpr int64_t kOdd = 0x1E3779B97F4A7C15;
-  const at::Tensor flat = tensor.detach().contiguous().flatten();
-  if (flat.numel() == 0) return 0;
-  const auto size = flat.element_size();
-  const auto dtype = size % 8 == 0 ? at::kLong : size == 4 ? at::kInt : size == 2 ? at::kShort : at::kByte;
-  const at::Tensor bits = flat.view(dtype);
-  const auto options = bits.options().dtype(at::kLong);
-  const at::Tensor factors = torch::arange(1, std::min(bits.numel(), kMost) + 1, options).mul_(kOdd).bitwise_or_(1);
-  at::Tensor sum = torch::zeros({}, options);
-  for (const at::Tensor& part : bits.split(kMost)) {
-    sum = sum * kOdd + (part * factors.narrow(0, 0, part.numel())).sum();
-  }
-  return sum.item<int64_t>();
 }
 
 struct DifferentValue {
@@ -56,13 +32,11 @@ struct DifferentValue {
 // The first tensor of which ranks hold other values than rank 0, by checksums. Tensors without memory have none.
 std::optional<DifferentValue> first_different_value(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                                                     const comm::Group& group) {
-  std::vector<int64_t> mine;
-  for (const auto& [name, tensor] : tensors) {
-    mine.push_back(tensor.defined() && !tensor.is_meta() ? checksum(tensor) : 0);
-  }
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : tensors) values.push_back(tensor);
   const comm::Purpose purpose("comparison of parameters");
-  const auto all = group.all_gather(torch::tensor(mine, at::kLong));
-  for (size_t i = 0; i < mine.size(); ++i) {
+  const auto all = group.all_gather(checksums(values));
+  for (size_t i = 0; i < tensors.size(); ++i) {
     DifferentValue found{tensors[i].first, {}};
     for (size_t rank = 1; rank < all.size(); ++rank) {
       const bool equal = all[rank].numel() == all[0].numel() &&
@@ -155,13 +129,21 @@ at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {
 void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   int64_t offset = 0;
+  std::vector<at::Tensor> to, from;
+  std::vector<std::pair<at::Tensor, at::Tensor>> staged_targets;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor target = tensor.detach();
     const at::Tensor staged = target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
-    as_bytes(staged, staged.data_ptr()).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
-    if (!staged.is_same(target)) target.copy_(staged);
-    offset += static_cast<int64_t>(staged.nbytes());
+    const auto size = static_cast<int64_t>(staged.nbytes());
+    if (size == 0) continue;
+    to.push_back(as_bytes(staged, staged.data_ptr()));
+    from.push_back(bytes.narrow(0, offset, size));
+    if (!staged.is_same(target)) staged_targets.emplace_back(target, staged);
+    offset += size;
   }
+  // On a device one kernel for all.
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  for (const auto& [target, staged] : staged_targets) target.copy_(staged);
 }
 
 comm::Work<> broadcast_packed(const at::Tensor& bytes, const comm::Group& group, int root) {

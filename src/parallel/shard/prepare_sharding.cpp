@@ -1,7 +1,9 @@
 // See prepare_sharding.h.
 #include "hasten/parallel/shard/prepare_sharding.h"
 
+#include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
+#include "hasten/parallel/clip/clip_async.h"
 #include "hasten/training/step_policy.h"
 
 namespace hasten::parallel {
@@ -53,6 +55,21 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
   return sharding;
 }
 
+void require_on_cpu(const std::shared_ptr<Sharding>& sharding, const torch::nn::Module& module, c10::Device placement,
+                    const comm::Group& group) {
+  if (!sharding || sharding->options().stage == ShardStage::kNone) return;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().defined()) continue;
+    const c10::Device device = item.value().is_meta() ? placement : item.value().device();
+    if (device.is_cpu() || device.is_meta()) continue;
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "stage ",
+                     static_cast<int>(sharding->options().stage), " of sharding for '", item.key(), "' on ",
+                     device.str(),
+                     ": parameters, gradients and optimizer state are split on the CPU alone. Train on the "
+                     "CPU (cpu = true, ACCELERATE_USE_CPU=1), or without sharding (ShardStage::kNone).");
+  }
+}
+
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision) {
   if (!sharding) return;
   if (precision == precision::Precision::kBf16) sharding->set_param_dtype("bfloat16");
@@ -72,6 +89,7 @@ bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept
 double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
                        double max_norm, double norm_type) {
   if (sharding) return sharding->clip_grad_norm_(parameters, max_norm, norm_type);
+  if (are_on_devices(parameters)) return clip_device_gradients_(parameters, max_norm, norm_type);
   return clip_gradients_(parameters, max_norm, {.norm_type = norm_type}).norm;
 }
 

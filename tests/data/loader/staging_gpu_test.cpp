@@ -7,6 +7,7 @@
 #include "data/loader/detail/staging.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
+#include "support/device.h"
 
 namespace hasten::data {
 namespace {
@@ -52,6 +53,47 @@ TEST(StagingGpu, EveryBatchOfALoopIsTheDatasets) {
       EXPECT_TRUE(torch::allclose(torch::cat(sums).cpu(), rows.sum(1), 1e-3, 1e-2));
     }
   }
+}
+
+TEST(StagingGpu, ABatchIsHeldUnchangedWhileTheLoopGoesOn) {
+  const at::Tensor rows = torch::randn({64 * 20, 512});
+  for (const size_t workers : {0, 3}) {
+    auto ours =
+        loader<SequentialSampler>(TensorDataset(rows, torch::arange(64 * 20)), DataLoaderOptions(64).workers(workers));
+    ours.prepare(testing::alone_on(kGpu), std::make_shared<training::GradientState>(), {});
+    std::vector<at::Tensor> kept;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      kept.clear();
+      for (auto& batch : ours) kept.push_back(batch.data);
+    }
+    EXPECT_TRUE(torch::cat(kept).cpu().equal(rows));
+  }
+}
+
+// Tensors have an index. A device without one would equal none of theirs, and their copies were not waited for.
+TEST(StagingGpu, ADeviceWithoutAnIndexIsTheThreadsDevice) {
+  const at::Tensor rows = torch::randn({64 * 20, 512});
+  auto ours = loader<SequentialSampler>(TensorDataset(rows, torch::arange(64 * 20)), DataLoaderOptions(64).workers(2));
+  ours.prepare(testing::alone_on({c10::kCUDA}), std::make_shared<training::GradientState>(), {});
+  std::vector<at::Tensor> kept;
+  for (auto& batch : ours) kept.push_back(batch.data.clone());
+
+  EXPECT_TRUE(torch::cat(kept).cpu().equal(rows));
+  EXPECT_EQ(testing::alone_on({c10::kCUDA}).device(), kGpu);
+}
+
+TEST(StagingGpu, EpochsShareOneStream) {
+  auto* counts = testing::pretend::counts();
+  if (counts == nullptr) GTEST_SKIP() << "a GPU does not count its streams";
+  const auto before = counts->streams[0];
+  for (int i = 0; i < 2; ++i) {
+    auto ours = loader<SequentialSampler>(TensorDataset(torch::randn({8, 4}), torch::arange(8)), DataLoaderOptions(4));
+    ours.prepare(testing::alone_on(kGpu), std::make_shared<training::GradientState>(), {});
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      for (auto& batch : ours) (void)batch;
+    }
+  }
+  EXPECT_LE(counts->streams[0] - before, 1);
 }
 
 }  // namespace

@@ -56,6 +56,9 @@ class Backend {
   /// same order.
   virtual bool keeps_nan() const { return false; }
 
+  /// Returns true if messages have tags. If not, those between two ranks arrive in the order in which they are sent.
+  virtual bool has_tags() const { return true; }
+
   /// Returns true if reduce leaves the inputs of ranks other than the root unchanged. If not, Group passes copies.
   virtual bool reduce_keeps_inputs() const { return false; }
 
@@ -73,6 +76,17 @@ class Backend {
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
+
+  /// A message of exchange, without a tag.
+  struct Message {
+    at::Tensor bytes;
+    int peer;
+    bool is_send;
+  };
+  /// Starts all messages together, so that no order of them can deadlock. Only of a backend that exchanges(): those of
+  /// others can be started one by one in any order.
+  virtual Started exchange(const std::vector<Message>&) { return nullptr; }
+  virtual bool exchanges() const { return false; }
 
   /// Returns memory that all_reduce can use in place, or plain memory if the backend has none left.
   virtual at::Tensor allocate(int64_t num_bytes);

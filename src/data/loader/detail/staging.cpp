@@ -7,17 +7,33 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <map>
+#include <mutex>
+#include <string>
+
 namespace hasten::data::detail {
+namespace {
+
+// One stream a device for all loaders. The allocator keeps freed memory for the stream that it was made on, so each
+// further stream would hold batches of its own.
+c10::Stream stream_of(c10::Device device) {
+  static std::mutex mutex;
+  static auto* const streams = new std::map<std::string, c10::Stream>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  const auto found = streams->find(device.str());
+  if (found != streams->end()) return found->second;
+  const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  return streams->emplace(device.str(), stream).first->second;
+}
+
+}  // namespace
 
 bool Staging::serves(c10::Device device) {
   // MPS shares its memory with the host and has one stream.
   return at::accelerator::isAcceleratorExcluded(device.type(), at::kMPS);
 }
 
-Staging::Staging(c10::Device device)
-    : device_(device),
-      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
-      sent_(device.type()) {}
+Staging::Staging(c10::Device device) : device_(device), stream_(stream_of(device)), sent_(device.type()) {}
 
 at::Tensor Staging::pin(const at::Tensor& tensor) const {
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized()) return tensor;

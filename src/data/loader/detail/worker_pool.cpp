@@ -6,14 +6,19 @@
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/process/device.h"
 
 namespace hasten::data {
 
 WorkerPool::WorkerPool(size_t num_workers) {
   threads_.reserve(num_workers);
+  const auto set_device = process::device_for_threads();
   for (size_t worker = 0; worker < num_workers; ++worker) {
     try {
-      threads_.emplace_back([this, worker] { work(worker); });
+      threads_.emplace_back([this, worker, set_device] {
+        set_device();
+        work(worker);
+      });
     } catch (const std::system_error& error) {
       stop();
       throw UsageError(kOrigin, "of workers = ", num_workers, " the system started ", worker,

@@ -1,0 +1,15 @@
+// Checksums of tensors where they lie: ranks compare numbers, and a device's values do not go to the host.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace hasten::parallel {
+
+/// Returns a number for each tensor's values, int64 [tensors] on the CPU: equal for equal values of one dtype, wherever
+/// they lie. Undefined tensors and those without memory have 0.
+/// Collective: no. Blocks: once a device, until it is done. Throws: nothing.
+at::Tensor checksums(const std::vector<at::Tensor>& tensors);
+
+}  // namespace hasten::parallel

@@ -1,0 +1,34 @@
+// See failure_watch.h.
+#include "comm/group/failure_watch.h"
+
+#include <chrono>
+#include <utility>
+
+namespace hasten::comm {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(500);
+
+}  // namespace
+
+FailureWatch::FailureWatch(std::function<std::optional<std::string>()> look, std::function<void()> act)
+    : thread_([this, look = std::move(look), act = std::move(act)] {
+        std::unique_lock lock(mutex_);
+        while (!is_ending_) {
+          lock.unlock();
+          if (look()) return act();
+          lock.lock();
+          changed_.wait_for(lock, kInterval, [this] { return is_ending_; });
+        }
+      }) {}
+
+FailureWatch::~FailureWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+}  // namespace hasten::comm
