@@ -58,6 +58,15 @@ int zero_to_fp32(const std::vector<std::string>& words);
 /// `hasten checkpoint list|show|verify|diff|prune|repair`.
 int checkpoint(const std::vector<std::string>& words);
 
+/// `hasten ps`.
+int ps(const std::vector<std::string>& words);
+
+/// `hasten watch [RUN]`.
+int watch(const std::vector<std::string>& words);
+
+/// `hasten stacks [RUN]`.
+int stacks(const std::vector<std::string>& words);
+
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);
 

@@ -23,6 +23,9 @@ struct Words {
 
 std::vector<Words> commands() {
   return {{"launch", launcher::launch_options(), ""},
+          {"ps", no_options(), ""},
+          {"watch", watch_options(), ""},
+          {"stacks", stacks_options(), ""},
           {"config", config_options(), "default update"},
           {"env", env_options(), ""},
           {"test", test_options(), ""},

@@ -22,6 +22,9 @@ struct Command {
 std::vector<Command> commands() {
   using namespace hasten::cli;
   return {{"launch", "run a program or Python script in several processes", launch},
+          {"ps", "list the runs on this machine", ps},
+          {"watch", "show what the ranks of a run do, each second", watch},
+          {"stacks", "print where the threads of a run's ranks stand", stacks},
           {"config", "write the configuration file: by questions, default, or update", config},
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},

@@ -91,6 +91,26 @@ const std::vector<OptionGroup>& estimate_memory_options() {
   return groups;
 }
 
+const std::vector<OptionGroup>& watch_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "once", .kind = kSwitch, .peers = launcher::kHasten, .help = "Print one table, after a second"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& stacks_options() {
+  static const std::vector<OptionGroup> groups = {{"Options",
+                                                   "",
+                                                   {{.name = "rank",
+                                                     .kind = kInteger,
+                                                     .peers = launcher::kHasten,
+                                                     .least = 0,
+                                                     .most = 1 << 20,
+                                                     .help = "Of this rank only"}}}};
+  return groups;
+}
+
 const std::vector<OptionGroup>& track_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",

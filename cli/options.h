@@ -20,6 +20,8 @@ const std::vector<launcher::OptionGroup>& track_options();
 const std::vector<launcher::OptionGroup>& board_options();
 const std::vector<launcher::OptionGroup>& plan_options();
 const std::vector<launcher::OptionGroup>& to_fsdp2_options();
+const std::vector<launcher::OptionGroup>& watch_options();
+const std::vector<launcher::OptionGroup>& stacks_options();
 const std::vector<launcher::OptionGroup>& no_options();
 
 /// Reads a command line that has nothing but options and up to `most_words` other words.

@@ -52,6 +52,7 @@ GLOBAL_STATE = {
     "src/comm/types/call_label.cpp": "the words of the call that the thread makes",
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/backend/device_backend.cpp": "tests put a double in the place of NCCL, which a process has once",
+    "src/comm/group/recorded_call.cpp": "the call that the thread is in, whose end its transfers take over",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",

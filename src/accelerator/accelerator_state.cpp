@@ -59,6 +59,7 @@ void AcceleratorState::start(const Environment& environment) {
       [shared = sharding](const auto& parameters) { return parallel::has_finite_gradients(shared, parameters); },
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
+  gradients->step_policies().add(training::StepOrder::kAfter, step_record);
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
                                                                      .log = operations->logger("checkpoint"),
@@ -127,7 +128,9 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   }
   gradients->set_joined_window(implied && !context.ends_window);
   const parallel::NoSync until_all_end(std::move(held));
+  const flight::PhaseScope phase("backward");
   const auto received = gradients->loaders().take_counts();
+  step_record->note_backward(loss, received.num_samples);
   trackers.count_step(received.num_samples);
   trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();

@@ -12,6 +12,7 @@
 #include "accelerator/advice.h"
 #include "accelerator/mixed_precision.h"
 #include "accelerator/read_options.h"
+#include "accelerator/step_record.h"
 #include "hasten/accelerator/options.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/distributed_models.h"
@@ -74,6 +75,8 @@ struct AcceleratorState {
   Advice advice = {};
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
+  /// Steps in the page of this rank, if it has one.
+  std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder());
 
  private:
   void start(const Environment& environment);

@@ -44,6 +44,11 @@ double since(int64_t then_ns, int64_t now) {
   return then_ns == 0 ? 0 : std::max<double>(0, static_cast<double>(now - then_ns) / 1e9);
 }
 
+/// A page that a launcher has made and no worker has announced.
+struct Unwritten : std::runtime_error {
+  Unwritten() : std::runtime_error("a page is not written yet") {}
+};
+
 class Reading {
  public:
   Reading(const Page& page, int64_t now) : page_(page), now_(now) {}
@@ -71,6 +76,7 @@ class Reading {
     state_.run_id = text_of(head.run_id);
     state_.host = text_of(head.host);
     state_.program = text_of(head.program);
+    if (head.state.load() == 0 && state_.pid > 0) state_.program = program_name(state_.pid);  // it was the launcher's
     const uint32_t stands = head.state.load(std::memory_order_acquire);
     state_.state = static_cast<PageState>(std::min(stands, static_cast<uint32_t>(PageState::kFailed)));
     state_.heartbeat_s = since(head.heartbeat_ns.load(kRelaxed), now_);
@@ -205,6 +211,7 @@ void PageView::take(int descriptor) {
   file_ = status.st_ino;
   mapping_ = Mapping(descriptor, kPageBytes, Mapping::Access::kReadWrite);
   page_ = std::launder(reinterpret_cast<Page*>(mapping_.data()));
+  if (page_->head.magic.load(std::memory_order_acquire) == 0) throw Unwritten();
   if (page_->head.magic.load(std::memory_order_acquire) != kPageMagic || page_->head.version != kPageVersion) {
     throw std::runtime_error(text("a page is of version ", page_->head.version, "; expected ", kPageVersion));
   }
@@ -282,6 +289,7 @@ FoundPages find_pages() {
       if (stat(path.c_str(), &status) != 0 || !files.insert(status.st_ino).second) continue;
       try {
         found.pages.emplace_back(path);
+      } catch (const Unwritten&) {
       } catch (const std::exception& error) {
         found.problems.push_back(text("process ", pid, ": ", error.what()));
       }
@@ -292,9 +300,14 @@ FoundPages find_pages() {
   return found;
 }
 
+int64_t resident_bytes(pid_t pid) {
+  return std::max<int64_t>(0, number_after(read_text(text("/proc/", pid, "/status")), "VmRSS:")) << 10;
+}
+
 void ask_all(const std::vector<const PageView*>& pages, double limit_s) {
   std::vector<const PageView*> asked;
   for (const PageView* page : pages) {
+    // Without a recent heartbeat there is no thread that answers.
     if (page->read().life != Life::kRunning || page->heartbeat_s() > 60) continue;
     page->ask();
     asked.push_back(page);

@@ -96,14 +96,44 @@ int64_t coarse_ns() noexcept {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+void write_head(Page& page, const PageIdentity& identity, PageState state) {
+  PageHead& head = page.head;
+  head.version = kPageVersion;
+  head.num_bytes = kPageBytes;
+  head.rank = identity.rank;
+  head.world_size = identity.world_size;
+  head.local_rank = identity.local_rank;
+  head.local_world_size = identity.local_world_size;
+  head.node_rank = identity.node_rank;
+  head.restart_count = identity.restart_count;
+  copy_text(head.run, identity.run);
+  copy_text(head.run_id, identity.run_id);
+  copy_text(head.host, host_name());
+  copy_text(head.program, program_name(getpid()));
+  head.pid.store(static_cast<uint32_t>(getpid()), kRelaxed);
+  head.start_ticks.store(read_process(getpid()).start_ticks, kRelaxed);
+  head.state.store(static_cast<uint32_t>(state), kRelaxed);
+  page.now.progress_ns.store(now_ns(), kRelaxed);
+  head.magic.store(kPageMagic, std::memory_order_release);
+}
+
 }  // namespace
+
+std::string run_name(const std::string& address, int port, int attempt, int process) {
+  return text(address, ':', port, " attempt ", attempt, " process ", process);
+}
+
+void announce(const MemoryFile& file, const PageIdentity& identity) {
+  const Mapping mapping = file.map(Mapping::Access::kReadWrite);
+  write_head(*std::launder(reinterpret_cast<Page*>(mapping.data())), identity, PageState::kAnnounced);
+}
 
 Recorder::Recorder(const PageIdentity& identity, int file)
     : identity_(identity),
       file_(file_of(file)),
       mapping_(file_.map(Mapping::Access::kReadWrite)),
       page_(std::launder(reinterpret_cast<Page*>(mapping_.data()))) {
-  write_head();
+  write_head(*page_, identity_, PageState::kRunning);
   const std::lock_guard lock(pages().mutex);
   pages().mapped.push_back(page_);
 }
@@ -111,27 +141,6 @@ Recorder::Recorder(const PageIdentity& identity, int file)
 Recorder::~Recorder() {
   const std::lock_guard lock(pages().mutex);
   std::erase(pages().mapped, static_cast<void*>(page_));
-}
-
-void Recorder::write_head() {
-  PageHead& head = page_->head;
-  head.version = kPageVersion;
-  head.num_bytes = kPageBytes;
-  head.rank = identity_.rank;
-  head.world_size = identity_.world_size;
-  head.local_rank = identity_.local_rank;
-  head.local_world_size = identity_.local_world_size;
-  head.node_rank = identity_.node_rank;
-  head.restart_count = identity_.restart_count;
-  copy_text(head.run, identity_.run);
-  copy_text(head.run_id, identity_.run_id);
-  copy_text(head.host, host_name());
-  copy_text(head.program, program_name(getpid()));
-  head.pid.store(static_cast<uint32_t>(getpid()), kRelaxed);
-  head.start_ticks.store(read_process(getpid()).start_ticks, kRelaxed);
-  head.state.store(static_cast<uint32_t>(PageState::kRunning), kRelaxed);
-  page_->now.progress_ns.store(now_ns(), kRelaxed);
-  head.magic.store(kPageMagic, std::memory_order_release);
 }
 
 int Recorder::open_group(const std::string& name, int rank, int size, int64_t timeout_ms) {

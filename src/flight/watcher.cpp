@@ -169,7 +169,24 @@ struct Watcher::Impl {
     return snapshot;
   }
 
+  // A line for all ranks, once until their values are finite again.
+  void report_values() {
+    std::vector<std::string> words;
+    for (const PageView& view : pages) {
+      if (view.page().now.bad_step.load(kRelaxed) == 0) continue;
+      const RankState rank = view.read();
+      words.push_back(
+          text("rank ", rank.rank, ": ", rank.bad_value, " in step ", rank.bad_step, " of epoch ", rank.epoch));
+    }
+    if (words.empty()) {
+      values_said = false;
+    } else if (!values_said) {
+      values_said = say(text("hasten: values are not finite; ", join(words, "; "), '\n'));
+    }
+  }
+
   void look() {
+    report_values();
     if (!is_suspicious()) {
       said = {};
       return;
@@ -245,6 +262,7 @@ struct Watcher::Impl {
   int64_t io_time_ns = now_ns();
   int64_t awake_ns = 0;
   Said said;
+  bool values_said = false;
   const pid_t owner = getpid();
   std::thread thread;
 };

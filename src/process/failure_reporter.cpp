@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "hasten/core/error.h"
+#include "hasten/flight/recorder.h"
 
 namespace hasten::process {
 namespace {
@@ -83,6 +84,7 @@ void wait_for_turn(const FailureReporter& last, bool follows) {
 }
 
 void speak(const FailureReporter& last, const End& end) {
+  if (const auto recorder = flight::process_recorder()) recorder->set_state(flight::PageState::kFailed);
   write_error_file(last.error_file, end.words);
   if (!last.group || !last.store) return;
   const bool follows = last.group->failure().has_value();

@@ -16,6 +16,7 @@
 #include "hasten/core/error.h"
 #include "hasten/process/device.h"
 #include "hasten/process/failure_reporter.h"
+#include "process/run_watch.h"
 
 namespace hasten::process {
 
@@ -26,6 +27,8 @@ struct Process::Impl {
   std::string run_key = {};
   /// Null for given groups. The handler of uncaught exceptions lives as long as it.
   std::shared_ptr<const FailureReporter> last_words = nullptr;
+  /// Null where nothing is watched. Ends before the group.
+  std::shared_ptr<const RunWatch> watch = nullptr;
 };
 
 namespace {
@@ -119,11 +122,13 @@ std::string take_run_key(const Environment& environment) {
   return *key;
 }
 
-/// Connects to the other ranks at the master's address.
-void connect(FailureReporter& process, const ProcessOptions& options) {
+/// Connects to the other ranks at the master's address. Returns the watch over this rank, which begins before.
+std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessOptions& options,
+                                        const Environment& environment) {
   const RankInfo& identity = process.identity;
   const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);
   process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
+  auto watch = options.change_process ? RunWatch::start(identity, number, environment) : nullptr;
   process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
                                        {.timeout = options.timeout,
                                         .check = options.check,
@@ -131,6 +136,7 @@ void connect(FailureReporter& process, const ProcessOptions& options) {
                                         .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
                                         .ignore_sigpipe = options.change_process});
   StoreRegistry::all().have_met(identity);
+  return watch;
 }
 
 /// libtorch starts a thread for each core of the machine, and a control group's quota then stops them all for most of
@@ -204,11 +210,11 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);
   auto connected = std::make_shared<FailureReporter>(*words);
-  connect(*connected, options);
+  auto watch = connect(*connected, options, environment);
   install(connected);
   return std::make_shared<Impl>(Impl{identity, *connected->group,
                                      take_device(identity, options, environment, &*connected->store),
-                                     take_run_key(environment), connected});
+                                     take_run_key(environment), connected, std::move(watch)});
 }
 
 Process::Process(const ProcessOptions& options, const Environment& environment)

@@ -91,7 +91,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
 
   add_flags("hasten", kHelp, flags);
   for (const char* command :
-       {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights", "convert", "zero-to-fp32",
+       {"launch", "ps", "watch", "stacks", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights", "convert", "zero-to-fp32",
         "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }

@@ -120,6 +120,22 @@ TEST(Pages, AFileOfAnotherSizeOrVersionIsRefused) {
   EXPECT_THROW(PageView(empty.descriptor()), std::runtime_error);
 }
 
+TEST(Pages, AnAnnouncedPageIsItsProcesssUntilARecorderTakesIt) {
+  const std::string run = run_name("10.0.0.1", getpid(), 2);
+  const MemoryFile file = MemoryFile::create(kPageLabel, kPageBytes);
+  EXPECT_FALSE(find(run).has_value());
+
+  announce(file, {.run = run, .rank = 3, .world_size = 4});
+
+  auto view = find(run);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->read().state, PageState::kAnnounced);
+  EXPECT_EQ(view->read().pid, getpid());
+  EXPECT_EQ(view->read().program, "flight_unit_tests");
+  const Recorder recorder({.run = run, .rank = 3, .world_size = 4}, dup(file.descriptor()));
+  EXPECT_EQ(view->read().state, PageState::kRunning);
+}
+
 TEST(Pages, AScribbledPageGivesValuesAndNoCrash) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 200; ++round) {

@@ -118,6 +118,17 @@ TEST(Watcher, ARankInALockIsReportedWithItsStack) {
   EXPECT_THAT(report, HasSubstr("rank 1, main thread: "));
 }
 
+void lose_a_value(Recorder& recorder, int) {
+  for (int i = 0; i < 40; ++i) recorder.step(1);
+  recorder.set_bad("loss");
+}
+
+TEST(Watcher, AValueThatIsNotFiniteIsALineWithItsStep) {
+  Ranks ranks({do_nothing, lose_a_value}, {});
+
+  EXPECT_THAT(ranks.reported("\n"), HasSubstr("hasten: values are not finite; rank 1: loss in step 41 of epoch 0\n"));
+}
+
 TEST(Watcher, TheCulpritIsKilledWhereThatIsWanted) {
   Ranks ranks({wait_in_a_barrier, lock_twice}, {.limits = {.after_s = 1.5}, .kill = true});
 

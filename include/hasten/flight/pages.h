@@ -63,6 +63,9 @@ struct FoundPages {
 /// Returns all pages of this user on this host, each once.
 FoundPages find_pages();
 
+/// The memory that a process has in use; 0 if it is gone.
+int64_t resident_bytes(pid_t pid);
+
 /// Asks those of the pages whose processes run, and waits until they have answered, `limit_s` at most.
 void ask_all(const std::vector<const PageView*>& pages, double limit_s);
 

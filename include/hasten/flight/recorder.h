@@ -30,6 +30,12 @@ struct PageIdentity {
   int restart_count = 0;
 };
 
+/// Returns PageIdentity::run of the `process`-th Process that a program makes: equal on all ranks of an attempt.
+std::string run_name(const std::string& address, int port, int attempt, int process = 0);
+
+/// Writes the head of a page whose rank has not taken it: this process is to become it. For launchers.
+void announce(const MemoryFile& file, const PageIdentity& identity);
+
 /// Nanoseconds of CLOCK_MONOTONIC, which is one clock for the processes of a host.
 int64_t now_ns() noexcept;
 
@@ -112,7 +118,6 @@ class Recorder {
   uint16_t literal_of(const char* literal) noexcept;
   uint64_t number_of(const CallFacts& facts) noexcept;
   PageRecord* record_of(Ticket ticket) const noexcept;
-  void write_head();
 
   static constexpr size_t kNumKeys = 1024;
   struct Known {

@@ -3,11 +3,14 @@
 
 #include <csignal>
 
+#include "hasten/flight/stacks.h"
+
 namespace hasten::comm {
 
 std::thread start_without_signals(std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
+  if (const int stacks = flight::stack_signal(); stacks != 0) sigdelset(&all, stacks);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread(std::move(body));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -85,6 +85,7 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
   check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
   begin(OpType::kAllReduce);
+  const RecordedCall call = group.record(OpType::kAllReduce, site, {.tensor = &tensor, .op = op});
   if (check_) group.agree(Fingerprint::of(OpType::kAllReduce, site).with_tensor(tensor).with_op(op));
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
@@ -105,6 +106,7 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
   check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
   begin(OpType::kReduce);
+  const RecordedCall call = group.record(OpType::kReduce, site, {.tensor = &tensor, .op = op, .root = root});
   if (check_) group.agree(Fingerprint::of(OpType::kReduce, site).with_tensor(tensor).with_op(op).with_root(root));
   Backend& backend = group.backend_for(tensor);
   Encoded encoded = encode(tensor, op, backend, group.origin());
@@ -126,6 +128,7 @@ Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
   group.check_rank(root, "root", OpType::kBroadcast);
   if (group.alone()) return ended();
   begin(OpType::kBroadcast);
+  const RecordedCall call = group.record(OpType::kBroadcast, site, {.tensor = &tensor, .root = root});
   if (check_) group.agree(Fingerprint::of(OpType::kBroadcast, site).with_tensor(tensor).with_root(root));
   if (tensor.numel() == 0) return ended();
   Backend& backend = group.backend_for(tensor);
@@ -148,6 +151,7 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
   }
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
   begin(OpType::kAllGatherInto);
+  const RecordedCall call = group.record(OpType::kAllGatherInto, site, {.tensor = &input});
   if (check_) group.agree(Fingerprint::of(OpType::kAllGatherInto, site).with_tensor(input));
   if (input.numel() == 0) return ended();
   Backend& backend = group.backend_for(input);
@@ -162,6 +166,7 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
   group.enter(OpType::kAllGather, site);
   if (group.alone()) return ended(copies_of({tensor}));
   begin(OpType::kAllGather);
+  const RecordedCall call = group.record(OpType::kAllGather, site, {.tensor = &tensor});
   const auto records = group.agree(Fingerprint::of(OpType::kAllGather, site).with_tensor(tensor));
   Backend& backend = group.backend_for(tensor);
   const int64_t row = tensor.dim() == 0 ? tensor.element_size() : row_bytes(tensor);
@@ -194,6 +199,7 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
   group.check_rank(root, "root", OpType::kGather);
   if (group.alone()) return ended(copies_of({tensor}));
   begin(OpType::kGather);
+  const RecordedCall call = group.record(OpType::kGather, site, {.tensor = &tensor, .root = root});
   const auto records = group.agree(Fingerprint::of(OpType::kGather, site).with_tensor(tensor).with_root(root));
   Backend& backend = group.backend_for(tensor);
   const at::Tensor input = bytes_of(stage(tensor, backend));
@@ -239,6 +245,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   group.check_rank(root, "root", OpType::kScatter);
   const bool is_root = rank() == root;
   begin(OpType::kScatter);
+  const RecordedCall call = group.record(OpType::kScatter, site, {.root = root});
   if (check_ && !group.alone()) group.agree(Fingerprint::of(OpType::kScatter, site).with_root(root));
   at::Tensor header = scatter_header(is_root ? parts : std::vector<at::Tensor>{}, world_size());
   if (!group.alone()) group.wait(*group.cpu().broadcast(bytes_of(header), root), OpType::kScatter);
@@ -287,6 +294,7 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
   check_reduction(input.scalar_type(), op, group.origin());
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
   begin(OpType::kReduceScatter);
+  const RecordedCall call = group.record(OpType::kReduceScatter, site, {.tensor = &input, .op = op});
   if (check_) group.agree(Fingerprint::of(OpType::kReduceScatter, site).with_tensor(input).with_op(op));
   Backend& backend = group.backend_for(input);
   const Encoded encoded = encode(input, op, backend, group.origin());
@@ -313,6 +321,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   }
   if (group.alone()) return ended(copies_of(parts));
   begin(OpType::kAllToAll);
+  const RecordedCall call = group.record(OpType::kAllToAll, site, {.tensor = &parts[0]});
   if (check_) group.agree(Fingerprint::of(OpType::kAllToAll, site).with_tensor(parts[0]));
   const at::Tensor& like = parts[0];
   const int64_t row = row_bytes(like);
@@ -401,6 +410,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
     return Work<>([output, input] { write_back(output, input.detach()); });
   }
   begin(OpType::kAllToAllInto);
+  const RecordedCall call = group.record(OpType::kAllToAllInto, site, {.tensor = &input});
   if (check_) {
     group.agree(Fingerprint::of(OpType::kAllToAllInto, site).with_tensor(input));
     const at::Tensor mine = at::cat({at::tensor(give, at::kLong), at::tensor(take, at::kLong)});
@@ -421,6 +431,7 @@ Work<> Group::barrier_async(Site site) const {
   group.enter(OpType::kBarrier, site);
   if (group.alone()) return ended();
   begin(OpType::kBarrier);
+  const RecordedCall call = group.record(OpType::kBarrier, site, {});
   if (check_) group.agree(Fingerprint::of(OpType::kBarrier, site));
   return group.work<void>(
       OpType::kBarrier, [&] { return group.cpu().barrier(); }, [] {});

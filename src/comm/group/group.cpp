@@ -54,8 +54,20 @@ std::string seconds(std::chrono::milliseconds time) {
   return text(static_cast<double>(time.count()) / 1000, " s");
 }
 
+// When the ranks that are there name those that are not.
+constexpr std::chrono::milliseconds kFirstWords = std::chrono::seconds(10);
+
 constexpr const char* kStoreIsGone =
     "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
+
+// For the lowest rank that is there; the missing ones write nothing themselves.
+void name_missing(const Group::Impl& group, const std::vector<int>& missing) {
+  Logger("comm", {group.rank, group.world_size})
+      .warning(text("rank ", join(missing), " of ", group.world_size, " has not come to group '", group.options.name,
+                    "' for ", seconds(kFirstWords), "; the others wait until the timeout (",
+                    seconds(group.options.timeout), ")."),
+               {.main_process_only = false});
+}
 
 // Waits for the other ranks at the store before any connection is tried, so that a missing rank can be named. Returns
 // the number of the gathering. It distinguishes groups of one name on one store.
@@ -67,17 +79,28 @@ int64_t meet(const Group::Impl& group, const Store& store) {
     throw UsageError(group.origin(), "two processes came as rank ", group.rank, " of group '", group.options.name,
                      "'. Give each its own RANK, or start them with hasten launch.");
   }
+  const auto missing_ranks = [&] {
+    std::vector<int> missing;
+    for (int rank = 0; rank < group.world_size; ++rank) {
+      if (!store.get(key(rank))) missing.push_back(rank);
+    }
+    return missing;
+  };
   const auto deadline = Clock::now() + group.options.timeout;
+  auto words_due = Clock::now() + kFirstWords;
   auto pause = std::chrono::milliseconds(1);
   while (store.add("arrivals", 0) < (meeting + 1) * group.world_size) {
     if (const auto words = group.failure()) throw CommError(group.origin(), "connect", *words);
+    if (Clock::now() > words_due) {
+      const auto missing = missing_ranks();
+      int lowest = 0;
+      while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
+      if (lowest == group.rank && !missing.empty()) name_missing(group, missing);
+      words_due = Clock::time_point::max();
+    }
     if (Clock::now() > deadline) {
-      std::vector<int> missing;
-      for (int rank = 0; rank < group.world_size; ++rank) {
-        if (!store.get(key(rank))) missing.push_back(rank);
-      }
-      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ", join(missing),
-                      " of ", group.world_size, " had not come to group '", group.options.name,
+      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ",
+                      join(missing_ranks()), " of ", group.world_size, " had not come to group '", group.options.name,
                       "'. Look at the output of the missing ranks, or raise the timeout.");
     }
     std::this_thread::sleep_for(pause);
@@ -103,6 +126,7 @@ Group::Impl::~Impl() {
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
   watch_.reset();
   if (failed_ || std::uncaught_exceptions() > 0) close_backends();
+  if (recorder_) recorder_->close_group(recorder_group_);
 }
 
 void Group::Impl::close_backends() noexcept {
@@ -146,6 +170,11 @@ void Group::Impl::connect() {
   if (connected_ || alone()) return;
   const std::lock_guard lock(connect_mutex_);
   if (connected_) return;
+  if (recorder_ && recorder_group_ < 0) {
+    recorder_group_ = recorder_->open_group(options.name, rank, world_size, options.timeout.count());
+  }
+  const RecordedCall meeting(recorder_.get(), recorder_group_, OpType::kBarrier, std::source_location::current(),
+                             {.kind = flight::CallKind::kMeeting});
   const Store keys = run_store->scoped(options.name);
   const BackendSetup setup{keys.scoped(std::to_string(meet(*this, keys))), rank, world_size, options};
   try {
@@ -331,10 +360,13 @@ bool Transfers::done() {
 }
 
 void Transfers::wait() {
+  end_.wait();
   for (auto& transfer : transfers_) group_->wait(*transfer, kind_, label_);
+  end_.end();
 }
 
 void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
+  end_.end();
   group_->track_abandoned(kind_, std::move(transfers_));
 }
 
@@ -405,6 +437,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& ranks, const Subgro
   }
   if (impl_->alone()) return *this;
   begin(OpType::kSubgroup);
+  const RecordedCall call = impl_->record(OpType::kSubgroup, site, {});
   if (check_) {
     impl_->agree(Fingerprint::of(OpType::kSubgroup, site).with_sizes({ranks.begin(), ranks.end()}));
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/group/failure_watch.h"
+#include "comm/group/recorded_call.h"
 #include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
 #include "hasten/comm/backend/backend.h"
@@ -77,6 +78,12 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     }
   }
 
+  /// Writes a call into the rank's page. Connects a lazy group. The result is the scope of the call.
+  RecordedCall record(OpType type, const std::source_location& site, const RecordedFacts& facts) {
+    connect();
+    return RecordedCall(recorder_.get(), recorder_group_, type, site, facts);
+  }
+
   /// Starts a receive that takes the data only where they are what `tensor` is to take.
   Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged, int from,
                                    int tag, const std::source_location& site);
@@ -129,6 +136,9 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void close_backends() noexcept;
 
   const pid_t owner_ = getpid();
+  /// Of this process, if it has one; and this group's place there, from its meeting on.
+  const std::shared_ptr<flight::Recorder> recorder_ = flight::process_recorder();
+  int recorder_group_ = -1;
   std::mutex connect_mutex_;
   /// For the backends' pointers: another thread may fail while this one connects.
   mutable std::mutex backends_mutex_;
@@ -161,7 +171,8 @@ namespace detail {
 class Transfers : public Operation {
  public:
   Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
-      : group_(std::move(group)), kind_(kind), label_(call_label()), transfers_(std::move(transfers)) {}
+      : group_(std::move(group)), kind_(kind), label_(call_label()),
+        transfers_(std::move(transfers)), end_(RecordedCall::take()) {}
 
   bool done() override;
   void wait() override;
@@ -174,6 +185,7 @@ class Transfers : public Operation {
   OpType kind_;
   CallLabel label_;
   std::vector<Backend::Started> transfers_;
+  CallEnd end_;
 };
 
 }  // namespace detail

@@ -158,6 +158,8 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
   Impl& group = *impl_;
   check_peer(group, to, tag, OpType::kSend, site);
   group.reap();
+  const RecordedCall call =
+      group.record(OpType::kSend, site, {.tensor = &tensor, .peer = to, .tag = tag, .kind = flight::CallKind::kSend});
   Backend& backend = group.backend_for(tensor);
   check_tag(group, backend, tag, OpType::kSend);
   std::vector<Backend::Started> transfers;
@@ -177,6 +179,8 @@ Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) co
   check_peer(group, from, tag, OpType::kSend, site);
   group.reap();
   check_result(tensor, "receive", group.origin());
+  const RecordedCall call = group.record(
+      OpType::kSend, site, {.tensor = &tensor, .peer = from, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
   check_tag(group, backend, tag, OpType::kSend);
   const at::Tensor staged = stage(tensor, backend);

@@ -2,6 +2,7 @@
 #include "hasten/launch/plan/compose_environment.h"
 
 #include <sstream>
+#include <utility>
 
 #include "hasten/core/text.h"
 #include "launch/plan/accelerate_environment.h"
@@ -52,6 +53,14 @@ void set_torchrun(Variables& variables, const RunSettings& run, const WorkerPlac
   if (place.local_world_size > 1) set_if_unset(variables, "OMP_NUM_THREADS", "1");
 }
 
+// The watch's options reach the workers as variables.
+void set_watch(Variables& variables, const LaunchSettings& settings) {
+  for (const auto& [name, variable] : {std::pair("watch", "HASTEN_WATCH"), std::pair("hang_after", "HASTEN_HANG_AFTER"),
+                                       std::pair("on_hang", "HASTEN_ON_HANG")}) {
+    if (settings.of(name).source == Source::kOption) variables[variable] = *settings.text(name);
+  }
+}
+
 // The worker's GPU among the visible ones: its number, or its name.
 void show_own_gpu_only(Variables& variables, const WorkerPlace& place) {
   std::istringstream names(variables["CUDA_VISIBLE_DEVICES"]);
@@ -72,6 +81,7 @@ Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& 
     variables = accelerate_environment(Environment::of(variables), settings, run_plan, machine).variables();
   }
   set_torchrun(variables, plan.run, place);
+  if (plan.launch) set_watch(variables, plan.launch->settings);
   if (!plan.network_interface.empty()) set_if_unset(variables, "GLOO_SOCKET_IFNAME", plan.network_interface);
   if (plan.launch && plan.launch->settings.on("virtual_local_rank")) show_own_gpu_only(variables, place);
   return Environment::of(std::move(variables));

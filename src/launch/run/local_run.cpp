@@ -28,6 +28,7 @@
 #include "launch/base/print_notice.h"
 #include "launch/run/elastic_rounds.h"
 #include "launch/workers/memory_events.h"
+#include "launch/workers/worker_page.h"
 
 namespace hasten::launcher {
 namespace {
@@ -310,6 +311,7 @@ class LocalRun {
       directory_.clear();
     }
     for (WorkerPlace& place : places_) place.error_file = error_file(place);
+    pages_ = make_worker_pages(num_workers(), environment_.inherited);
   }
 
   void choose_new_port() {
@@ -337,8 +339,13 @@ class LocalRun {
                                    : text(attempt_folder_, "/", place.local_rank, "/error.json");
   }
 
+  // Runs in the worker's process.
   int run_body(int local_rank) const {
-    return body_(place(local_rank), compose_environment(environment_, place(local_rank)));
+    Environment environment = compose_environment(environment_, place(local_rank));
+    if (static_cast<size_t>(local_rank) < pages_.size()) {
+      environment = pages_[static_cast<size_t>(local_rank)].hand_over(place(local_rank), environment);
+    }
+    return body_(place(local_rank), environment);
   }
 
   MessageOf messages() const {
@@ -355,6 +362,9 @@ class LocalRun {
             .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
             .host = host_name(),
             .time = wall_time(processes.now() - end.time),
+            .where = static_cast<size_t>(end.local_rank) < pages_.size()
+                         ? pages_[static_cast<size_t>(end.local_rank)].where()
+                         : "",
             .error_tail = processes.error_tail(end.local_rank),
             .log_file = plan.err.file.empty() ? plan.out.file : plan.err.file,
             .max_restarts = options_.max_restarts};
@@ -367,7 +377,8 @@ class LocalRun {
   const OutputOptions output_;
   const RunDirectory directory_;
   std::optional<LogFolders> logs_;
-  std::string attempt_folder_;  // of the log files; "" if there are none
+  std::string attempt_folder_;     // of the log files; "" if there are none
+  std::vector<WorkerPage> pages_;  // by local rank, of this attempt; empty without the watch
 };
 
 }  // namespace

@@ -121,6 +121,7 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
   const bool waited = facts.message && facts.message->find("[comm]") != std::string::npos;
   if (waited && !rank && !facts.left_early.empty()) line("cause: ", of_ranks_that_left(facts.left_early));
   if (!facts.hint.empty()) line("hint: ", facts.hint);
+  if (!facts.where.empty()) line("it was in: ", facts.where);
   if (!facts.log_file.empty()) line("log file: ", facts.log_file);
   if (!tail_lines.empty()) {
     const std::string tail = tail_lines.substr(0, tail_lines.size() - 1);

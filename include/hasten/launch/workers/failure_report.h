@@ -21,6 +21,7 @@ struct FailureFacts {
   std::string hint = {};
   std::string host = {};
   std::string time = {};
+  std::string where = {};       ///< its place when it ended: "step 301, waits in all_reduce 1204"
   /// Its last lines on standard error, each with its newline. Those that the message has are not shown again.
   std::string error_tail = {};
   std::string log_file = {};

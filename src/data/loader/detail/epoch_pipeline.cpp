@@ -2,6 +2,7 @@
 #include "hasten/data/loader/detail/epoch_pipeline.h"
 
 #include "data/loader/detail/fetch_queue.h"
+#include "hasten/flight/recorder.h"
 
 namespace hasten::data::detail {
 namespace {
@@ -32,6 +33,7 @@ void EpochPipeline::advance() {
                      "time. Make a second data::loader of the same dataset for a nested loop.");
   }
   batch_.reset();
+  const flight::PhaseScope phase("data");
   const auto asked = std::chrono::steady_clock::now();
   try {
     stages_.fetch.workers ? take_from_workers() : take_here();

@@ -1,0 +1,94 @@
+// See recorded_call.h.
+#include "comm/group/recorded_call.h"
+
+#include <array>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "hasten/comm/types/purpose.h"
+
+namespace hasten::comm {
+namespace {
+
+RecordedCall*& current_call() noexcept {
+  thread_local RecordedCall* call = nullptr;
+  return call;
+}
+
+// PyTorch's names, as literals.
+const char* dtype_name(at::ScalarType dtype) noexcept {
+  static const auto* const names = [] {
+    auto* const all = new std::array<std::string, static_cast<size_t>(at::ScalarType::NumOptions)>;
+    for (size_t i = 0; i < all->size(); ++i) {
+      const auto one = static_cast<at::ScalarType>(i);
+      try {
+        (*all)[i] = c10::getDtypeNames(one).first;
+      } catch (const std::exception&) {
+        (*all)[i] = c10::toString(one);  // a type without a name in Python
+      }
+    }
+    return all;
+  }();
+  const auto place = static_cast<size_t>(dtype);
+  return place < names->size() ? (*names)[place].c_str() : "?";
+}
+
+flight::SizesRule rule_of(OpType type) noexcept {
+  switch (describe_collective(type).sizes) {
+    case SizeRule::kEqual:
+      return flight::SizesRule::kEqual;
+    case SizeRule::kFirstMayDiffer:
+      return flight::SizesRule::kFirstMayDiffer;
+    default:
+      return flight::SizesRule::kNone;
+  }
+}
+
+flight::CallFacts facts_of(int group, OpType type, const std::source_location& site, const RecordedFacts& given) {
+  flight::CallFacts facts{.kind = given.kind,
+                          .group = group,
+                          .label = {.operation = name_of(type)},
+                          .rule = rule_of(type),
+                          .root = given.root,
+                          .peer = given.peer,
+                          .tag = given.tag,
+                          .file = site.file_name(),
+                          .line = site.line()};
+  if (given.kind == flight::CallKind::kMeeting) facts.label.operation = "connect";
+  if (given.kind == flight::CallKind::kReceive) facts.label.operation = "receive";
+  if (given.op) facts.label.reduction = name_of(*given.op);
+  if (given.tensor != nullptr && given.tensor->defined()) {
+    facts.label.dtype = dtype_name(given.tensor->scalar_type());
+    facts.sizes = {given.tensor->sizes().data(), given.tensor->sizes().size()};
+  }
+  const auto purpose = Purpose::current();
+  facts.purpose = purpose.text;
+  facts.purpose_number = purpose.number;
+  return facts;
+}
+
+}  // namespace
+
+RecordedCall::RecordedCall(flight::Recorder* recorder, int group, OpType type, const std::source_location& site,
+                           const RecordedFacts& facts) noexcept {
+  if (recorder == nullptr || group < 0) return;
+  recorder_ = recorder;
+  ticket_ = recorder->post(facts_of(group, type, site, facts));
+  outer_ = std::exchange(current_call(), this);
+}
+
+RecordedCall::~RecordedCall() {
+  if (recorder_ == nullptr) return;
+  current_call() = outer_;
+  if (ticket_.sequence != 0) recorder_->end(ticket_);
+}
+
+CallEnd RecordedCall::take() noexcept {
+  RecordedCall* const call = current_call();
+  if (call == nullptr || call->ticket_.sequence == 0) return {};
+  call->recorder_->go_on(call->ticket_);
+  return {call->recorder_, std::exchange(call->ticket_, {})};
+}
+
+}  // namespace hasten::comm

@@ -1,0 +1,62 @@
+// See worker_page.h.
+#include "launch/workers/worker_page.h"
+
+#include <fcntl.h>
+
+#include <exception>
+#include <map>
+
+#include "hasten/core/text.h"
+#include "hasten/flight/pages.h"
+#include "hasten/flight/recorder.h"
+#include "hasten/flight/report.h"
+
+namespace hasten::launcher {
+
+Environment WorkerPage::hand_over(const WorkerPlace& place, const Environment& environment) const {
+  // A world of one is not watched.
+  if (place.world_size < 2 || !environment.flag("HASTEN_WATCH").value_or(true)) return environment;
+  const int restarts = static_cast<int>(environment.integer("TORCHELASTIC_RESTART_COUNT").value_or(0));
+  const int port = static_cast<int>(environment.integer("MASTER_PORT").value_or(0));
+  const std::string run_id = environment.text("TORCHELASTIC_RUN_ID").value_or("none");
+  flight::announce(file_, {.run = flight::run_name(environment.text("MASTER_ADDR").value_or(""), port, restarts),
+                           .run_id = run_id == "none" ? "" : run_id,
+                           .rank = place.rank,
+                           .world_size = place.world_size,
+                           .local_rank = place.local_rank,
+                           .local_world_size = place.local_world_size,
+                           .node_rank = place.node_rank,
+                           .restart_count = restarts});
+  std::map<std::string, std::string> variables = environment.variables();
+  fcntl(file_.descriptor(), F_SETFD, 0);
+  variables["HASTEN_FLIGHT_FD"] = text(file_.descriptor());
+  return Environment::of(std::move(variables));
+}
+
+std::string WorkerPage::where() const {
+  try {
+    const flight::RankState rank = flight::PageView(file_.descriptor()).read();
+    if (rank.state == flight::PageState::kAnnounced || (rank.calls.empty() && rank.step == 0)) return "";
+    // The end of its process is in the report already.
+    flight::RankState alive = rank;
+    alive.life = flight::Life::kRunning;
+    return text(rank.step > 0 ? text("step ", rank.step + 1, ", ") : "", flight::place_of(alive));
+  } catch (const std::exception&) {
+    return "";  // it was not announced
+  }
+}
+
+std::vector<WorkerPage> make_worker_pages(int num_workers, const Environment& environment) {
+  std::vector<WorkerPage> pages;
+  try {
+    if (!environment.flag("HASTEN_WATCH").value_or(true)) return pages;
+    for (int i = 0; i < num_workers; ++i) {
+      pages.emplace_back(MemoryFile::create(flight::kPageLabel, flight::kPageBytes));
+    }
+  } catch (const std::exception&) {
+    pages.clear();  // the ranks make their own, and say what is wrong
+  }
+  return pages;
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,32 @@
+// WorkerPage: the page of a worker (flight/page.h) that the launcher makes and keeps, so that it can be read when the
+// worker is dead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+#include "hasten/core/memory_file.h"
+#include "hasten/launch/base/worker_place.h"
+
+namespace hasten::launcher {
+
+class WorkerPage {
+ public:
+  explicit WorkerPage(MemoryFile file) : file_(std::move(file)) {}
+
+  /// For the worker's process: announces it, leaves the file open for the program, and returns the environment with its
+  /// descriptor (HASTEN_FLIGHT_FD).
+  Environment hand_over(const WorkerPlace& place, const Environment& environment) const;
+
+  /// Returns the rank's place, "step 301, waits in all_reduce 1204"; "" if no Process of hasten's has taken the page.
+  std::string where() const;
+
+ private:
+  MemoryFile file_;
+};
+
+/// Returns a page a worker; none if the watch is off or the system has no memory files. Throws: nothing.
+std::vector<WorkerPage> make_worker_pages(int num_workers, const Environment& environment);
+
+}  // namespace hasten::launcher

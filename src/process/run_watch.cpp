@@ -1,0 +1,93 @@
+// See run_watch.h.
+#include "process/run_watch.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <csignal>
+#include <exception>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "hasten/flight/pages.h"
+#include "hasten/flight/stacks.h"
+
+namespace hasten::process {
+namespace {
+
+constexpr double kMostSeconds = 1e9;
+
+flight::WatchOptions watch_options(const Environment& environment) {
+  flight::WatchOptions options;
+  options.limits.after_s = environment.real("HASTEN_HANG_AFTER").value_or(0);
+  if (options.limits.after_s < 0 || options.limits.after_s > kMostSeconds) {
+    throw UsageError({"process"}, "HASTEN_HANG_AFTER=", options.limits.after_s,
+                     " is no time; expected seconds, or 0 for 10 steps of the run.");
+  }
+  options.kill = environment.choice("HASTEN_ON_HANG", {"report", "kill"}) == "kill";
+  options.stack_signal = static_cast<int>(
+      environment.integer("HASTEN_STACK_SIGNAL", 0, NSIG - 1).value_or(flight::default_stack_signal()));
+  return options;
+}
+
+flight::PageIdentity page_identity(const RankInfo& identity, int number, const Environment& environment) {
+  const std::string run_id = environment.text("TORCHELASTIC_RUN_ID").value_or("none");
+  return {.run = flight::run_name(identity.master_addr, identity.master_port, identity.restart_count, number),
+          .run_id = run_id == "none" ? "" : run_id,
+          .rank = identity.rank,
+          .world_size = identity.world_size,
+          .local_rank = identity.local_rank,
+          .local_world_size = identity.local_world_size,
+          .node_rank = identity.node_rank,
+          .restart_count = identity.restart_count};
+}
+
+// False if another process writes to it: a program that this rank's program has started, or the one that started it.
+bool is_free(int file) {
+  const flight::RankState state = flight::PageView(file).read();
+  return state.state != flight::PageState::kRunning || state.life == flight::Life::kEnded || state.pid == getpid();
+}
+
+// The page that the launcher has made, if it is one. Only the first Process of a program takes it.
+std::shared_ptr<flight::Recorder> make_recorder(const flight::PageIdentity& page, int number,
+                                                const Environment& environment) {
+  const auto given = environment.integer("HASTEN_FLIGHT_FD", 0, INT_MAX);
+  if (given && number == 0) {
+    const int file = dup(static_cast<int>(*given));
+    try {
+      if (file >= 0 && is_free(file)) return std::make_shared<flight::Recorder>(page, file);
+    } catch (const std::exception&) {
+      // A program between the launcher and this one has closed or replaced it.
+    }
+    if (file >= 0) close(file);
+  }
+  return std::make_shared<flight::Recorder>(page);
+}
+
+}  // namespace
+
+std::shared_ptr<const RunWatch> RunWatch::start(const RankInfo& identity, int number, const Environment& environment) {
+  const flight::WatchOptions options = watch_options(environment);
+  if (!environment.flag("HASTEN_WATCH").value_or(true)) return nullptr;
+  try {
+    return std::make_shared<const RunWatch>(
+        make_recorder(page_identity(identity, number, environment), number, environment), options);
+  } catch (const std::exception& error) {
+    Logger("process", {identity.rank, identity.world_size})
+        .warning(text("this rank is not watched: ", error.what(), ". HASTEN_WATCH=0 switches the watch off."),
+                 {.main_process_only = false});
+    return nullptr;
+  }
+}
+
+RunWatch::RunWatch(std::shared_ptr<flight::Recorder> recorder, flight::WatchOptions options)
+    : recorder_(std::move(recorder)), watcher_(recorder_, std::move(options)) {
+  flight::set_process_recorder(recorder_);
+}
+
+RunWatch::~RunWatch() {
+  recorder_->set_state(flight::PageState::kLeft);
+  if (flight::process_recorder() == recorder_) flight::set_process_recorder(nullptr);
+}
+
+}  // namespace hasten::process

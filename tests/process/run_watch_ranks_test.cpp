@@ -1,0 +1,257 @@
+// Hangs of a run, each with what its ranks say about it by themselves.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+
+#include "hasten/core/text.h"
+#include "hasten/flight/pages.h"
+#include "hasten/flight/recorder.h"
+#include "hasten/process/process.h"
+#include "support/folder.h"
+#include "support/processes.h"
+
+using hasten::process::Process;
+
+// Outside of hasten's namespace, as a program's own functions.
+__attribute__((noinline)) void count_losses(std::mutex& mutex) {
+  mutex.lock();
+  asm volatile("");
+}
+__attribute__((noinline)) void search_for_ever() {
+  while (true) asm volatile("");
+}
+
+namespace hasten::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+at::Tensor ones(int64_t count) {
+  return torch::ones({count});
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// What is said within a minute; the ranks are killed then.
+std::string report_of(const std::string& case_name, const std::string& words, int rank = 0, int world_size = 3,
+                      const std::map<std::string, std::string>& environment = {}) {
+  auto variables = environment;
+  variables.emplace("HASTEN_HANG_AFTER", "1.5");
+  Processes processes(world_size, case_name, variables);
+  processes.wait_for_output(rank, words);
+  for (int other = 0; other < world_size; ++other) processes.signal(other, SIGKILL);
+  return processes.wait()[static_cast<size_t>(rank)].output;
+}
+
+HASTEN_PROCESS_CASE(hang_barrier_too_many) {
+  const Process process;
+  process.group().all_reduce_(ones(3));
+  if (process.rank() == 2) process.group().barrier();  // if (main) save()
+  process.group().barrier();
+  process.group().barrier();
+  while (true) pause();
+}
+
+TEST(RunWatch, ABarrierTooManyNamesThePlaceWhereTheCallsPart) {
+  const std::string report = report_of("hang_barrier_too_many", "╰");
+
+  EXPECT_THAT(report, HasSubstr("barrier 4 of 'world'"));
+  EXPECT_THAT(report, HasSubstr("the calls part at number 2: rank 0 at run_watch_ranks_test.cpp:"));
+}
+
+HASTEN_PROCESS_CASE(hang_opposite_groups) {
+  const Process process;
+  const auto one = process.group().subgroup({0, 1}), other = process.group().subgroup({0, 1});
+  if (process.rank() == 0) one->all_reduce_(ones(4)), other->all_reduce_(ones(4));
+  if (process.rank() == 1) other->all_reduce_(ones(4)), one->all_reduce_(ones(4));
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, TwoGroupsInOppositeOrderAreACircle) {
+  const std::string report = report_of("hang_opposite_groups", "╰", 0, 3, {{"HASTEN_HANG_AFTER", "3600"}});
+
+  EXPECT_THAT(report, HasSubstr("ranks 0 1 of 3 wait for each other"));
+  EXPECT_THAT(report, HasSubstr("rank 0 waits for rank 1 in all_reduce 1 of 'world/0[0,1]': sum of float32 [4]"));
+  EXPECT_THAT(report, HasSubstr("rank 1 waits for rank 0 in all_reduce 1 of 'world/1[0,1]'"));
+}
+
+HASTEN_PROCESS_CASE(hang_receives) {
+  const Process process;
+  const int next = (process.rank() + 1) % process.world_size();
+  process.group().receive_(ones(2), next, 7);
+  process.group().send(ones(2), next, 7);
+  return 0;
+}
+
+TEST(RunWatch, ARingOfReceivesIsACircleWithTags) {
+  const std::string report = report_of("hang_receives", "╰", 0, 3, {{"HASTEN_HANG_AFTER", "3600"}});
+
+  EXPECT_THAT(report, HasSubstr("ranks 0-2 of 3 wait for each other"));
+  EXPECT_THAT(report, HasSubstr("rank 2 waits for rank 0 in receive 1 from 0 (tag 7)"));
+}
+
+HASTEN_PROCESS_CASE(hang_mutex) {
+  const Process process;
+  std::mutex mutex;
+  if (process.rank() == 1) count_losses(mutex), count_losses(mutex);
+  process.group().all_reduce_(ones(5));
+  return 0;
+}
+
+TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
+  const std::string report = report_of("hang_mutex", "╰");
+
+  EXPECT_THAT(report, HasSubstr("rank 1 of 3 is missing"));
+  EXPECT_THAT(report, HasSubstr("all_reduce 1 of 'world': sum of float32 [5] at run_watch_ranks_test.cpp:"));
+  EXPECT_THAT(report, HasSubstr("count_losses ("));
+  EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
+}
+
+HASTEN_PROCESS_CASE(hang_loop) {
+  const Process process;
+  if (process.rank() == 1) search_for_ever();
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankThatComputesIsALineFirst) {
+  const std::string report = report_of("hang_loop", "search_for_ever");
+
+  // On a machine without a free core that is the reason.
+  if (report.find("of a core") != std::string::npos) return EXPECT_THAT(report, HasSubstr("rank 1 gets"));
+  EXPECT_THAT(report, HasSubstr("hasten: ranks 0 2 wait for rank 1 in barrier 1 of 'world'"));
+  EXPECT_THAT(report, HasSubstr("it computes in user code: search_for_ever ("));
+}
+
+HASTEN_PROCESS_CASE(hang_evaluation) {
+  const Process process;
+  if (process.rank() == 1) {
+    const flight::PhaseScope scope("evaluate");
+    for (int i = 0; i < 400; ++i) usleep(10000), flight::alive();
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankThatSaysThatItIsAliveIsNotReported) {
+  for (const ProcessResult& result : run_processes(3, "hang_evaluation", {{"HASTEN_HANG_AFTER", "1.5"}})) {
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.output.find("hasten"), std::string::npos) << result.output;
+  }
+}
+
+HASTEN_PROCESS_CASE(hang_read) {
+  const Process process;
+  if (process.rank() == 1) {
+    const flight::PhaseScope scope("data");
+    char byte;
+    (void)!::read(open(variable("HASTEN_TEST_FIFO").c_str(), O_RDWR), &byte, 1);
+  }
+  process.group().barrier();
+  return 0;
+}
+
+using RunWatchFiles = InFolder;
+
+TEST_F(RunWatchFiles, AReadThatDoesNotReturnNamesItsPath) {
+  const std::string fifo = path("samples.fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+
+  const std::string report = report_of("hang_read", "╰", 0, 3, {{"HASTEN_TEST_FIFO", fifo}});
+
+  EXPECT_THAT(report, HasSubstr("rank 1 reads " + fifo + "."));
+  EXPECT_THAT(report, HasSubstr("data; its last was the meeting"));
+}
+
+HASTEN_PROCESS_CASE(hang_waits) {
+  const Process process;
+  if (process.rank() == 0) {
+    (void)!::write(STDOUT_FILENO, "ready\n", 6);
+    while (true) pause();
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, AStoppedRankIsSaidByAnotherAfterASecond) {
+  Processes processes(3, "hang_waits", {{"HASTEN_HANG_AFTER", "3600"}});
+  ASSERT_TRUE(processes.wait_for_output(0, "ready"));
+
+  processes.signal(0, SIGSTOP);
+
+  EXPECT_TRUE(processes.wait_for_output(1, text("rank 0 is stopped; kill -CONT ", processes.pid(0))));
+}
+
+TEST(RunWatch, TheCulpritIsKilledIfThatIsAskedFor) {
+  Processes processes(3, "hang_waits", {{"HASTEN_HANG_AFTER", "1.5"}, {"HASTEN_ON_HANG", "kill"}});
+
+  const auto results = processes.wait();
+
+  EXPECT_EQ(results[0].exit_code, 128 + SIGKILL);
+  EXPECT_EQ(results[1].exit_code, 1) << "the others end with an error of their own";
+}
+
+HASTEN_PROCESS_CASE(hang_full_pipe) {
+  const Process process;
+  int ends[2];
+  if (process.rank() == 0 && pipe(ends) == 0) {
+    dup2(ends[1], STDOUT_FILENO), dup2(ends[1], STDERR_FILENO);
+    const std::string line(1 << 20, 'x');
+    (void)!::write(STDOUT_FILENO, line.data(), line.size());
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankWhoseOutputIsFullIsSaidByAnother) {
+  EXPECT_THAT(report_of("hang_full_pipe", "╰", 1), HasSubstr("rank 0 writes fd 1, a pipe."));
+}
+
+HASTEN_PROCESS_CASE(hang_late) {
+  if (variable("RANK") == "1") {
+    std::string word;
+    std::ifstream(variable("HASTEN_TEST_FIFO")) >> word;
+  }
+  const Process process;
+  return 0;
+}
+
+TEST_F(RunWatchFiles, ARankThatDoesNotComeToTheMeetingIsNamedAfterTenSeconds) {
+  const std::string fifo = path("start.fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  Processes processes(3, "hang_late", {{"HASTEN_TEST_FIFO", fifo}});
+
+  EXPECT_TRUE(processes.wait_for_output(0, "rank 1 of 3 has not come to group 'world'"));
+
+  std::ofstream(fifo) << "go\n";
+  for (const ProcessResult& result : processes.wait()) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+HASTEN_PROCESS_CASE(watch_off) {
+  const Process process;
+  for (const flight::PageView& page : flight::find_pages().pages) {
+    if (page.pid() == getpid()) return 3;
+  }
+  return flight::process_recorder() == nullptr ? 0 : 3;
+}
+
+TEST(RunWatch, IsOffWhereThatIsWanted) {
+  for (const ProcessResult& result : run_processes(2, "watch_off", {{"HASTEN_WATCH", "off"}})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  EXPECT_EQ(run_processes(2, "watch_off", {{"HASTEN_HANG_AFTER", "-1"}})[0].exit_code, 2);
+}
+
+}  // namespace
+}  // namespace hasten::testing
