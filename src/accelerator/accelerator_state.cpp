@@ -184,8 +184,8 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   plugins->require_alike(process());
   plugins->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
-  if (place && !is_empty) module.to(process().device());
-  parallel::require_on_cpu(sharding, module, place ? process().device() : c10::Device(c10::kCPU), process().group());
+  const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
+  if (place && !is_empty && !splits) module.to(process().device());
   place_optimizers();
   precision->convert(module);
   return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));

@@ -51,28 +51,9 @@ PieceInfo whole_piece(const std::string& name, const at::Tensor& tensor, const s
   return piece;
 }
 
-void capture_model(const ModelEntry& model, int writer, bool apart, Capture& out) {
-  std::unordered_set<std::string> parameters;
-  for (const auto& item : model.module->named_parameters()) parameters.insert(item.key());
-  std::map<SameMemory, std::string> seen;
-  for (const auto& [name, tensor] : model.weights) {
-    const std::string full = manifest_name(model.index, name);
-    if (tensor.numel() > 0) {
-      const SameMemory memory{tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()};
-      const auto [found, is_new] = seen.emplace(memory, full);
-      if (!is_new) {
-        out.tied.emplace_back(full, found->second);
-        continue;
-      }
-    }
-    const bool is_equal = parameters.count(name) > 0 && !apart;
-    if (!is_equal && writer != 0) continue;
-    out.add(whole_piece(full, tensor, model_kind(model.index), is_equal ? kEveryRank : 0), tensor);
-  }
-}
-
 // A flat slice in the memory order of a dense parameter, as boxes of the parameter and views of the slice.
-void add_slices(const std::string& name, const parallel::ShardedStatePiece& piece, int rank, Capture& out) {
+void add_slices(const std::string& name, const parallel::ShardedStatePiece& piece, const std::string& kind, int rank,
+                Capture& out) {
   const auto sizes = piece.of.sizes().vec();
   const auto strides = piece.of.strides().vec();
   std::vector<size_t> order(sizes.size());
@@ -92,7 +73,48 @@ void add_slices(const std::string& name, const parallel::ShardedStatePiece& piec
       own.size[order[i]] = box.size[i];
       back[order[i]] = static_cast<int64_t>(i);
     }
-    out.add({{name, file_dtype(view.scalar_type()), sizes}, "optimizer", std::move(own), rank}, view.permute(back));
+    out.add({{name, file_dtype(view.scalar_type()), sizes}, kind, std::move(own), rank}, view.permute(back));
+  }
+}
+
+// Parameters of which this rank has a part alone, by name.
+std::map<std::string, parallel::ShardedStatePiece> value_parts(const RunParts& run, const ModelEntry& model) {
+  std::map<std::string, parallel::ShardedStatePiece> parts;
+  if (run.sharding == nullptr || !run.sharding->reads_collectively()) return parts;
+  for (const auto& item : model.module->named_parameters()) {
+    if (auto part = run.sharding->value_part(item.value())) parts.emplace(item.key(), *std::move(part));
+  }
+  return parts;
+}
+
+void capture_model(const RunParts& run, const ModelEntry& model, int writer, bool apart, Capture& out) {
+  std::unordered_set<std::string> parameters;
+  for (const auto& item : model.module->named_parameters()) parameters.insert(item.key());
+  std::map<SameMemory, std::string> seen;
+  std::map<const c10::StorageImpl*, std::string> seen_parts;
+  const auto parts = value_parts(run, model);
+  for (const auto& [name, tensor] : model.weights) {
+    const std::string full = manifest_name(model.index, name);
+    if (const auto part = parts.find(name); part != parts.end()) {
+      const auto [found, is_new] = seen_parts.emplace(tensor.storage().unsafeGetStorageImpl(), full);
+      if (!is_new) {
+        out.tied.emplace_back(full, found->second);
+      } else if (part->second.interval.size() > 0 && !run.sharding->is_copy()) {
+        add_slices(full, part->second, model_kind(model.index), writer, out);
+      }
+      continue;
+    }
+    if (tensor.numel() > 0) {
+      const SameMemory memory{tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()};
+      const auto [found, is_new] = seen.emplace(memory, full);
+      if (!is_new) {
+        out.tied.emplace_back(full, found->second);
+        continue;
+      }
+    }
+    const bool is_equal = parameters.count(name) > 0 && !apart;
+    if (!is_equal && writer != 0) continue;
+    out.add(whole_piece(full, tensor, model_kind(model.index), is_equal ? kEveryRank : 0), tensor);
   }
 }
 
@@ -170,7 +192,7 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
       const std::string full = state_name("optimizer", name, parameter + "." + path);
       const auto slice = slices.find({parameter, path});
       if (slice != slices.end()) {
-        add_slices(full, slice->second, rank, out);
+        add_slices(full, slice->second, "optimizer", rank, out);
       } else {
         out.add(whole_piece(full, tensor, "optimizer", rank), tensor);
       }
@@ -281,7 +303,7 @@ Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models
   const at::NoGradGuard no_grad;
   Capture out;
   const bool apart = trains_apart(run);
-  for (const auto& model : models) capture_model(model, writer, apart, out);
+  for (const auto& model : models) capture_model(run, model, writer, apart, out);
   capture_masters(run, models, out);
   const auto name_of = manifest_names(run);
   for (const auto& object : run.registry->all()) {

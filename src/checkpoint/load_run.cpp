@@ -21,6 +21,7 @@
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/optim/prepared/low_weights.h"
+#include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
 
@@ -220,7 +221,16 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
   through_copy_ = own.run.sharding != nullptr;
   if (RunReader* reader = saved.reader(own, models_, options)) {
     for (const auto& model : weights_) {
-      for (const auto& [index, name] : model.match.pairs) reader->into(model.wanted[index].tensor, name, through_copy_);
+      for (const auto& [index, name] : model.match.pairs) {
+        const at::Tensor& target = model.wanted[index].tensor;
+        if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
+          reader->into(
+              [target, sharding = own.run.sharding](const at::Tensor& value) { sharding->set_value(target, value); },
+              name);
+        } else {
+          reader->into(target, name, through_copy_);
+        }
+      }
     }
     reader_ = reader;
     return reader->shared_digest();

@@ -69,6 +69,21 @@ void RunReader::into(const at::Tensor& target, const std::string& name, bool thr
   shared_.push_back(std::move(out));
 }
 
+void RunReader::into(const std::function<void(const at::Tensor&)>& put, const std::string& name) {
+  const auto& own = info(name);
+  files::BulkTarget out{{name, files::whole_box(own.shape)}};
+  const auto read = std::make_shared<at::Tensor>();
+  out.begin = [read, &own] {
+    *read = empty_of(own, own.shape);
+    return read->mutable_data_ptr();
+  };
+  out.end = [read, put] {
+    put(*read);
+    *read = at::Tensor();
+  };
+  shared_.push_back(std::move(out));
+}
+
 void RunReader::whole(const std::string& name, bool is_own) {
   if (made_.count(name)) return;
   const auto& own = info(name);

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -29,6 +30,8 @@ class RunReader {
 
   /// Fills a tensor of any dtype, strides and device. If others watch its memory (`through_copy`), it uses copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
+  /// Calls `put` with the whole tensor, on the CPU.
+  void into(const std::function<void(const at::Tensor&)>& put, const std::string& name);
   /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not need it.
   void whole(const std::string& name, bool is_own = false);
   /// Makes a new flat CPU tensor of the elements [begin, end) of a tensor in the memory order of `like`, for take().

@@ -316,7 +316,9 @@ void save(const torch::nn::Module& module, const std::string& path, const SaveFi
 void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
                 const std::string& folder, const SaveModelOptions& options) {
   if (!options.by_all_ranks || process.world_size() == 1) {
-    if (writes(process, project)) save_model(state_dict(module), folder, options);
+    const bool is_writer = writes(process, project);
+    const auto state = whole(state_dict(module), is_writer);
+    if (is_writer) save_model(state, folder, options);
     return;
   }
   if (project.save_on_each_node || !options.safe_serialization) {
@@ -324,7 +326,7 @@ void save_model(const process::Process& process, const ProjectConfiguration& pro
                      "by_all_ranks writes one folder of safetensors files; expected save_on_each_node = false and "
                      "safe_serialization = true.");
   }
-  write_together(process, state_dict(module), folder, options);
+  write_together(process, whole(state_dict(module)), folder, options);
 }
 
 }  // namespace hasten::checkpoint

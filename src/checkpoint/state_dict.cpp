@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/shard/in_parts.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -77,13 +78,34 @@ StateDict state_dict(const torch::nn::Module& module, const StateDictOptions& op
 
 StateDict converted(const StateDict& state, int rank, const GetStateDictOptions& options) {
   StateDict out;
-  if (options.rank0_only && rank != 0) return out;
+  if (options.rank0_only && rank != 0) {
+    whole(state, /*keep=*/false);
+    return out;
+  }
   out.versions = state.versions;
   for (const auto& [name, tensor] : state) {
     at::Tensor own = tensor;
+    // Its memory goes with the next read of another, so a copy leaves the device.
+    if (parallel::is_in_parts(tensor)) own = tensor.to(options.device.value_or(at::kCPU), false, true);
     if (options.device) own = own.to(*options.device);
     if (options.dtype && own.is_floating_point()) own = own.to(*options.dtype);
     out.set(name, own);
+  }
+  return out;
+}
+
+StateDict whole(const StateDict& state, bool keep) {
+  const at::NoGradGuard no_grad;
+  StateDict out;
+  out.versions = state.versions;
+  for (const auto& [name, tensor] : state) {
+    if (!parallel::is_in_parts(tensor)) {
+      if (keep) out.set(name, tensor);
+    } else if (keep) {
+      out.set(name, tensor.to(at::kCPU, false, true));
+    } else {
+      tensor.flatten().narrow(0, 0, std::min<int64_t>(tensor.numel(), 1)).clone();
+    }
   }
   return out;
 }

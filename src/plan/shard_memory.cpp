@@ -39,6 +39,21 @@ std::string padded(const std::string& word, size_t width, bool left = false) {
   return left ? word + blanks : blanks + word;
 }
 
+// Bytes on a device, by row. Parameters and gradients are float32; two units are whole at a time, in the compute dtype,
+// and the gradients of two are on their way.
+std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
+  const int64_t p = input.parameters, world = int64_t{input.ranks_per_host} * input.hosts, a = input.optimizer_bytes;
+  const int64_t unit = std::min(input.largest_unit, p), casts = input.compute_bytes < 4 ? p * input.compute_bytes : 0;
+  const auto part = [&](int64_t bytes) { return (bytes + world - 1) / world; };
+  const int64_t moving = 2 * unit * 4, whole = 2 * unit * input.compute_bytes;
+  return {casts + p * (4 + 4 + a),
+          p * 8 + part(p * a),
+          p * 4 + part(p * (4 + a)) + moving,
+          part(p * (8 + a)) + whole + moving,
+          part(p * 4) + whole + moving,
+          whole + moving};
+}
+
 }  // namespace
 
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input) {
@@ -60,6 +75,8 @@ std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input) {
   const int64_t live = std::min(part(p * b), 2 * unit * b);
   rows.push_back(
       {"stage 3, parameters in files as well", live, rows[3].gradients, tiles, part(p * state) + part(p * b)});
+  const auto devices = on_devices(input);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].on_device = devices[i];
   return rows;
 }
 
@@ -75,16 +92,19 @@ std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemor
       text(input.parameters, " parameters on ", input.hosts, input.hosts == 1 ? " host with " : " hosts with ",
            input.ranks_per_host, input.ranks_per_host == 1 ? " rank" : " ranks each", ", ",
            input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", input.optimizer_bytes,
-           " bytes of optimizer state a parameter.\nBytes on each host, without activations:\n\n");
+           " bytes of optimizer state a parameter.\nBytes on each host, and on each device if every rank has one, "
+           "without activations:\n\n");
   const size_t first = 38, width = 13;
   out += padded("", first, true);
-  for (const char* title : {"parameters", "gradients", "optimizer", "total", "on disk"}) out += padded(title, width);
+  for (const char* title : {"parameters", "gradients", "optimizer", "total", "on disk", "a device"})
+    out += padded(title, width);
   out += "\n";
   for (const auto& row : rows) {
     out += padded(row.strategy, first, true);
     for (const int64_t bytes : {row.parameters, row.gradients, row.optimizer, row.total()})
       out += padded(size_text(bytes), width);
-    out += padded(row.on_disk == 0 ? "-" : size_text(row.on_disk), width) + "\n";
+    out += padded(row.on_disk == 0 ? "-" : size_text(row.on_disk), width);
+    out += padded(size_text(row.on_device), width) + "\n";
   }
   if (!limit) return out;
   const auto* fits = cheapest_that_fits(rows, *limit);

@@ -125,7 +125,7 @@ struct GradScaler::Impl {
   // The scale is placed by the first loss that it multiplies.
   void require_scaled(const char* call) const {
     if (scale.defined()) return;
-    throw UsageError(Origin{"precision"}, call, " before scale(): no loss was multiplied by ", start.scale,
+    throw UsageError(Origin{"precision"}, call, " before scale(): no loss was multiplied by ", known.scale,
                      ", so that its gradients must not be divided by it. Call backward on scale(loss).");
   }
   PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }

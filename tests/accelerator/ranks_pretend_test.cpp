@@ -187,24 +187,5 @@ TEST(RanksOnGpus, SyncBatchNormEqualsTheWholeBatch) {
       quiet_options());
 }
 
-TEST(RanksOnGpus, ShardingOnGpusIsRefusedByNameWithTheRemedy) {
-  auto options = quiet_options();
-  options.shard.stage = ShardStage::kParameters;
-  run_on_gpus(
-      2,
-      [&](Accelerator& accelerator) {
-        torch::nn::Linear net(4, 4);
-        try {
-          accelerator.prepare(net);
-          FAIL() << "no error";
-        } catch (const UsageError& error) {
-          const std::string words = error.what();
-          EXPECT_NE(words.find("stage 3 of sharding for 'weight' on cuda:"), std::string::npos) << words;
-          EXPECT_NE(words.find("ACCELERATE_USE_CPU=1"), std::string::npos) << words;
-        }
-      },
-      options);
-}
-
 }  // namespace
 }  // namespace hasten

@@ -76,8 +76,13 @@ struct GetStateDictOptions {
   std::optional<c10::ScalarType> dtype = {};
 };
 
-/// Returns a copy of the tensors, by the options. Collective: no. Blocks: no. Throws: nothing.
+/// Returns a copy of the tensors, by the options. Tensors of which ranks have parts (parallel/shard/in_parts.h) come
+/// whole, on the CPU unless a device is given. Collective: with such tensors. Blocks: then. Throws: CommError.
 StateDict converted(const StateDict& state, int rank, const GetStateDictOptions& options);
+
+/// Returns the tensors with those of which ranks have parts whole, on the CPU, one after the other. `keep` false: takes
+/// part, and returns nothing. Collective: with such tensors. Blocks: then. Throws: CommError.
+StateDict whole(const StateDict& state, bool keep = true);
 
 /// Returns true if `name` matches `pattern`, in which '*' matches any number of characters.
 bool matches_pattern(std::string_view name, std::string_view pattern) noexcept;

@@ -1,7 +1,8 @@
 // Memory of a training whose state is split over the ranks: bytes per host, for every strategy.
 //
 // Pure formulas (docs/sharding.md, Memory). P parameters, L ranks a host, H hosts, U elements of the largest unit, b
-// bytes of the compute dtype. Float32 masters take 4 more if b < 4, a gradient takes 4, optimizer state takes a.
+// bytes of the compute dtype. Float32 masters take 4 more if b < 4, a gradient takes 4, optimizer state takes a. Ranks
+// with a device each share no memory: there W = L H ranks split what a host's ranks hold once.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,8 @@ struct ShardMemoryRow {
   std::string strategy;
   int64_t parameters = 0, gradients = 0, optimizer = 0;  ///< bytes on one host
   int64_t on_disk = 0;                                   ///< bytes of files on one host
+  /// Bytes on each device, if every rank has one: parameters, gradients, optimizer state and units under way.
+  int64_t on_device = 0;
   int64_t total() const noexcept { return parameters + gradients + optimizer; }
 };
 

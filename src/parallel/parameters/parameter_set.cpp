@@ -81,9 +81,12 @@ void ModuleWatch::visit(const torch::nn::Module& module, size_t& next, Change& c
     const at::Tensor& tensor = item.value();
     if (!tensor.defined()) continue;
     const bool has_memory = tensor.has_storage();
-    const Seen now{tensor.unsafeGetTensorImpl(), has_memory ? tensor.storage().data() : nullptr,
-                   has_memory ? static_cast<int64_t>(tensor.nbytes()) : 0, tensor.scalar_type(),
-                   tensor.requires_grad()};
+    // Off the CPU memory comes and goes behind a storage that stays.
+    const void* memory = !has_memory       ? nullptr
+                         : tensor.is_cpu() ? tensor.storage().data()
+                                           : static_cast<const void*>(tensor.storage().unsafeGetStorageImpl());
+    const Seen now{tensor.unsafeGetTensorImpl(), memory, has_memory ? static_cast<int64_t>(tensor.nbytes()) : 0,
+                   tensor.scalar_type(), tensor.requires_grad()};
     if (next == seen_.size()) seen_.push_back({});
     Seen& before = seen_[next++];
     if (now.tensor != before.tensor || now.trainable != before.trainable || now.num_bytes != before.num_bytes ||

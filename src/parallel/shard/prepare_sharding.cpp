@@ -55,21 +55,6 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
   return sharding;
 }
 
-void require_on_cpu(const std::shared_ptr<Sharding>& sharding, const torch::nn::Module& module, c10::Device placement,
-                    const comm::Group& group) {
-  if (!sharding || sharding->options().stage == ShardStage::kNone) return;
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().defined()) continue;
-    const c10::Device device = item.value().is_meta() ? placement : item.value().device();
-    if (device.is_cpu() || device.is_meta()) continue;
-    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "stage ",
-                     static_cast<int>(sharding->options().stage), " of sharding for '", item.key(), "' on ",
-                     device.str(),
-                     ": parameters, gradients and optimizer state are split on the CPU alone. Train on the "
-                     "CPU (cpu = true, ACCELERATE_USE_CPU=1), or without sharding (ShardStage::kNone).");
-  }
-}
-
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision) {
   if (!sharding) return;
   if (precision == precision::Precision::kBf16) sharding->set_param_dtype("bfloat16");

@@ -14,7 +14,7 @@ namespace {
 
 // A storage whose values on this rank are not the region's: written to, or replaced.
 struct Departed {
-  ShardedModel* model;
+  RegionModel* model;
   SharedStorage* storage;
 };
 
@@ -42,7 +42,7 @@ uint64_t checksum(const SharedStorage& storage) {
   return checksum(14695981039346656037ULL ^ values.nbytes(), values.const_data_ptr(), values.nbytes());
 }
 
-[[noreturn]] void refuse(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group) {
+[[noreturn]] void refuse(const std::vector<std::shared_ptr<RegionModel>>& models, const comm::Group& group) {
   std::vector<std::string> names;
   std::vector<int64_t> sums;
   for (const auto& model : models) {
@@ -121,7 +121,7 @@ void return_home(const Departed& departed) {
 
 }  // namespace
 
-bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group,
+bool take_in_program_writes(const std::vector<std::shared_ptr<RegionModel>>& models, const comm::Group& group,
                             bool flag) {
   std::vector<Departed> departed;
   uint64_t hash = 0;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
-#include "parallel/shard/sharded_model.h"
+#include "parallel/shard/region_model.h"
 
 namespace hasten::parallel::shard {
 
@@ -14,7 +14,7 @@ namespace hasten::parallel::shard {
 /// until all ranks have come. Throws: UsageError on all ranks, naming the first parameter of which the ranks
 /// hold different values.
 /// Returns whether `flag` is set on any rank.
-bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group,
+bool take_in_program_writes(const std::vector<std::shared_ptr<RegionModel>>& models, const comm::Group& group,
                             bool flag);
 
 }  // namespace hasten::parallel::shard

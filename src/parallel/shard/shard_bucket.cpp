@@ -11,11 +11,11 @@
 namespace hasten::parallel::shard {
 
 // Here, so that the model does not know the bucket.
-std::unique_ptr<ReducerBucket> ShardedModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
+std::unique_ptr<ReducerBucket> RegionModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
   return std::make_unique<ShardBucket>(*this, unit, settings);
 }
 
-ShardBucket::ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSettings& settings)
+ShardBucket::ShardBucket(RegionModel& model, size_t unit, const ReducerBucketSettings& settings)
     : model_(model),
       unit_(unit),
       settings_(settings),

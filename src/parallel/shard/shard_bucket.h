@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "parallel/ddp/reducer_bucket.h"
+#include "parallel/shard/region_model.h"
 #include "parallel/shard/shard_pool.h"
-#include "parallel/shard/sharded_model.h"
 
 namespace hasten::parallel::shard {
 
 class ShardBucket : public ReducerBucket {
  public:
-  ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSettings& settings);
+  ShardBucket(RegionModel& model, size_t unit, const ReducerBucketSettings& settings);
   ~ShardBucket() override;
   ShardBucket(const ShardBucket&) = delete;
   ShardBucket& operator=(const ShardBucket&) = delete;
@@ -61,7 +61,7 @@ class ShardBucket : public ReducerBucket {
   bool keeps_any() const;
   at::Tensor own_part() const;
 
-  ShardedModel& model_;
+  RegionModel& model_;
   size_t unit_;
   ReducerBucketSettings settings_;
   std::vector<size_t> items_;

@@ -1,79 +1,40 @@
-// ShardedModel: a model of which each host holds the parameters once, and each rank steps its part.
+// ShardedModel: a model whose parameters, gradients or optimizer state are split over ranks, wherever they lie.
 //
-// Parameters rest in memory that all ranks of the host read in place (offload/units/home.h), so forward fills nothing
-// and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the host
-// (shard_bucket.h), of which every .grad() is a view. Each rank writes the slices that it owns. sliced_step.h steps
-// them.
-//
-// Stage 3 on several hosts: a host keeps the stripes of its ranks alone (the rest region). The whole region then has
-// pages for the units in use (offload/units/unit_pager.h), which are put together from all hosts' stripes
-// (unit_exchange.h).
+// It plans units (unit_layout.h) and knows which elements of each parameter this rank owns. Two kinds put them
+// somewhere: region_model.h maps one copy a host on the CPU, device_model.h keeps stripes on a device. sharding.h steps
+// the slices of either.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
-#include "hasten/comm/shared_region.h"
-#include "hasten/offload/units/home.h"
-#include "hasten/offload/units/named_memory.h"
-#include "hasten/offload/units/unit_pager.h"
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
-#include "parallel/shard/cast_parameters.h"
-#include "parallel/shard/read_only_operators.h"
-#include "parallel/shard/unit_exchange.h"
 
 namespace hasten::parallel::shard {
 
-struct ShardPool;
-
-/// A storage of which the host keeps one copy.
-struct SharedStorage {
-  std::string name;
-  /// Keeps the storage; one of the parameters that lie in it.
-  at::Tensor tensor;
-  int64_t offset_bytes = 0;
-  int64_t num_bytes = 0;
-  /// How the parameter lies in it, in elements.
-  std::vector<int64_t> sizes = {}, strides = {};
-  int64_t first_element = 0;
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  offload::Home home = {};
-  offload::NamedMemory named = {};
-  /// The item that takes all of it, if any.
-  std::optional<size_t> item = {};
-};
-
-/// A trainable parameter that is split.
+/// A parameter that is split.
 struct ShardedParameter {
   std::string name;
   at::Tensor tensor;
-  /// Index into the shared storages, and of its first byte in the region.
-  size_t storage = 0;
-  int64_t offset_bytes = 0;
-  /// Stages 2 and 3: the view that becomes .grad(), with memory in the gradient region.
-  at::Tensor gradient = {};
-  offload::Home gradient_home = {};
 };
 
 class ShardedModel : public GradientExchange {
  public:
-  /// `is_taken`: whether a tensor's storage is shared by another model already.
-  ShardedModel(comm::Group group, ShardOptions options, std::function<bool(const at::Tensor&)> is_taken = {});
-  ~ShardedModel() override;
+  /// Returns true if a tensor's storage is another model's already.
+  using IsTaken = std::function<bool(const at::Tensor&)>;
+  /// Returns true if an owner steps this item in the step at hand, and as a whole.
+  struct IsStepped {
+    std::function<bool(size_t item)> any = {};
+    /// The owner of a parameter that is stepped whole; unset: slices are stepped.
+    std::function<int(size_t item)> whole_owner = {};
+  };
 
-  void release() override;
-  std::vector<at::Tensor> place(const torch::nn::Module& module, const std::vector<std::string>& names,
-                                const std::vector<at::Tensor>& trainable) override;
-  std::vector<std::vector<size_t>> units() const override;
-  std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override;
-  void begin() override;
-  void finish() override;
+  ShardedModel(comm::Group group, ShardOptions options, IsTaken is_taken = {});
 
   /// Returns the ranks over which is sharded: one group along ShardOptions::shard_over, else all of the model.
   const comm::Group& group() const noexcept { return group_; }
@@ -87,75 +48,39 @@ class ShardedModel : public GradientExchange {
   const ShardPlan& plan() const noexcept { return plan_; }
   const std::vector<ShardItem>& items() const noexcept { return items_; }
   std::vector<ShardedParameter>& parameters() noexcept { return parameters_; }
-  std::vector<SharedStorage>& storages() noexcept { return storages_; }
-  const comm::SharedRegion& region() const noexcept { return region_; }
-  const comm::SharedRegion& gradients() const noexcept { return gradients_; }
-  /// Where a unit begins in the gradient region.
-  int64_t unit_offset(size_t unit) const { return unit_offsets_[unit]; }
-
   bool splits_gradients() const noexcept { return options_.stage >= ShardStage::kGradients; }
-  /// Returns this rank's number among the owners, and the hosts' ranks that sum with it across hosts.
+  /// Returns this rank's number among the owners.
   int owner() const noexcept { return owner_; }
-  int num_hosts() const noexcept { return num_hosts_; }
-  /// Returns the ranks with this rank's place on each host; null on one host.
-  const comm::Group* across() const noexcept { return across_ ? &*across_ : nullptr; }
-
   /// Returns the elements of a parameter that this rank steps.
   ShardInterval owned(size_t item) const { return owned_interval(plan_, items_, item, owner_); }
-  /// Those of a parameter's gradient or value, as a flat tensor over writable memory.
-  at::Tensor value_slice(size_t item, ShardInterval interval) const;
-  at::Tensor gradient_slice(size_t item, ShardInterval interval) const;
-  /// Returns true if .grad() is this model's view, at home.
-  bool has_own_gradient(size_t item) const;
-  void leave_to_others(size_t item);
-  /// .grad() becomes the view, with the region's values.
-  void show_gradient(size_t item);
 
-  /// Returns true if each host keeps its stripes of this item alone.
-  bool is_paged(size_t item) const { return !rest_offsets_.empty() && rest_offsets_[plan_.places[item].unit] >= 0; }
-  bool has_paged() const noexcept { return pager_ != nullptr; }
-  /// Called round a step: no unit is filled between begin_step and end_step. drop_units frees all of them, since their
-  /// values are old. Other ranks of the host must have dropped theirs before end_step.
-  void begin_step();
-  void drop_units();
-  void end_step();
-  /// Called when a unit's gradients are there.
-  void gradients_came();
-  /// Zeros where each host keeps everything.
-  UnitCounts unit_counts() const;
+  /// Returns true if the tensor's storage is this model's.
+  virtual bool holds(const at::Tensor& tensor) const = 0;
+  /// Storages of which this rank has a private copy.
+  virtual int64_t num_private_copies() const { return 0; }
+  /// Those elements of a parameter's value or gradient, as a flat tensor over writable memory.
+  virtual at::Tensor value_slice(size_t item, ShardInterval interval) const = 0;
+  virtual at::Tensor gradient_slice(size_t item, ShardInterval interval) const = 0;
+  /// Returns true if .grad() stands for this model's reduced gradient.
+  virtual bool has_own_gradient(size_t item) const = 0;
+  /// Returns true if an owner may step this item whole.
+  virtual bool steps_whole(size_t item) const = 0;
 
-  /// Casts what this rank's column owns into the copies of autocast's dtype; others cast theirs. To be called by all
-  /// ranks of the host before their next forward.
-  void refresh_casts();
+  /// Called round a step, in this order. exchange_stepped: this rank has stepped its part. finish_step: what was read
+  /// before is old. end_step: all ranks are there, or an exception has left the step.
+  virtual void begin_step() {}
+  virtual void exchange_stepped(const IsStepped&) {}
+  virtual void finish_step() {}
+  virtual void end_step() {}
+  /// Zeros where nothing is filled.
+  virtual UnitCounts unit_counts() const { return {}; }
 
-  ShardPool& pool() noexcept { return *pool_; }
-
- private:
-  void choose(const torch::nn::Module& module, const std::vector<std::string>& names,
-              const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
-  void make_region();
-  void fill_region();
-  void fill_unit(size_t unit);
-  void show_region(SharedStorage& storage);
-  void lay_out();
-  void find_persistent();
-  bool keeps_stripes() const;
-  std::vector<std::vector<size_t>> split_paged(const std::vector<std::vector<size_t>>& groups) const;
-  void make_pager();
-  void forget_touch();
-  void end_pager();
-  void give_values(torch::nn::Module& module, const std::vector<at::Tensor>& left) const;
-  std::string parameter_file() const;
-  int64_t unit_bytes() const;
-  std::vector<std::vector<size_t>> group_items(const torch::nn::Module& module) const;
-  void make_gradients();
-  void watch_lstms(const torch::nn::Module& module);
-  void forget_lstms();
-  void make_casts();
-  void forget_casts();
-  void find_group();
-  void find_hosts();
+ protected:
+  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError if options differ, or if nothing gives the
+  /// values of a tensor.
   void check_same_options(const torch::nn::Module& module) const;
+  /// The groups along the axis, and those across them. Collective: yes, the first time.
+  void find_group();
   bool is_ignored(const std::string& name) const;
 
   comm::Group everyone_, group_;
@@ -163,37 +88,14 @@ class ShardedModel : public GradientExchange {
   ShardOptions options_;
   /// options_.ignored as names of modules and parameters of the module at hand.
   std::vector<std::string> ignored_;
-  std::function<bool(const at::Tensor&)> is_taken_;
-  std::vector<SharedStorage> storages_;
+  IsTaken is_taken_;
   std::vector<ShardedParameter> parameters_;
   std::vector<ShardItem> items_;
   /// Of each item, its index into the trainable ones of place().
   std::vector<size_t> trainable_index_;
   ShardPlan plan_;
-  std::vector<int64_t> unit_offsets_;
-  /// For each unit, its beginning in the whole region and in the rest region. -1 for a unit that each host holds whole.
-  std::vector<int64_t> unit_begins_, rest_offsets_;
-  /// Items that each host keeps whole.
-  std::vector<bool> persistent_;
-  int64_t kept_bytes_ = 0, region_bytes_ = 0;
-  comm::SharedRegion region_, gradients_;
-  std::optional<comm::Group> across_, leaders_;
-  int owner_ = 0, num_hosts_ = 1;
+  int owner_ = 0;
   int64_t num_plans_ = 0;
-  std::unique_ptr<ShardPool> pool_;
-  /// At the weights of LSTMs.
-  std::shared_ptr<ReadOnlyOperators> read_only_ = std::make_shared<ReadOnlyOperators>();
-  std::vector<at::Tensor> intercepted_;
-  /// Null without ShardOptions::param_dtype.
-  std::shared_ptr<CastParameters> casts_;
-  comm::SharedRegion cast_region_;
-  /// Of each item, the element of cast_region_ at which its copy begins; -1 for none.
-  std::vector<int64_t> cast_offsets_;
-  class TouchUnits;
-  comm::SharedRegion rest_, control_;
-  std::unique_ptr<UnitExchange> exchange_;
-  std::unique_ptr<offload::UnitPager> pager_;
-  std::shared_ptr<TouchUnits> touch_;
 };
 
 }  // namespace hasten::parallel::shard

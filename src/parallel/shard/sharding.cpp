@@ -13,6 +13,7 @@
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
+#include "parallel/shard/model_exchange.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
 #include "parallel/shard/step_threads.h"
@@ -25,14 +26,30 @@ using namespace shard;
 struct Sharding::Impl {
   /// Where optimizer state rests between steps; null: in memory.
   std::unique_ptr<TiledState> tiles;
-  std::vector<std::weak_ptr<ShardedModel>> models;
+  std::vector<std::weak_ptr<ModelExchange>> exchanges;
+  /// Where models without memory go.
+  c10::Device device{at::kCPU};
 
   std::vector<std::shared_ptr<ShardedModel>> alive() {
     std::vector<std::shared_ptr<ShardedModel>> all;
-    for (const auto& weak : models) {
-      if (auto model = weak.lock()) all.push_back(std::move(model));
+    for (const auto& weak : exchanges) {
+      const auto exchange = weak.lock();
+      if (exchange && exchange->model()) all.push_back(exchange->model());
     }
     return all;
+  }
+
+  std::vector<std::shared_ptr<RegionModel>> regions() {
+    std::vector<std::shared_ptr<RegionModel>> all;
+    for (const auto& model : alive()) {
+      if (auto region = std::dynamic_pointer_cast<RegionModel>(model)) all.push_back(std::move(region));
+    }
+    return all;
+  }
+
+  /// Ranks that share memory meet before one reads another's part. On devices streams keep the order.
+  void meet(const comm::Group& group) {
+    if (alive().empty() || !regions().empty()) group.barrier();
   }
 
   /// Made anew where a model has come, gone or been planned anew.
@@ -108,45 +125,14 @@ void tell_of_change(const SplitParameters& split) {
   }
 }
 
-// Hosts hold regions of their own. The steps of the ranks with this rank's place on the others come here.
-void exchange_stepped(ShardedModel& model, const SplitParameters& split, StepKind kind) {
-  if (model.across() == nullptr) return;
-  const at::NoGradGuard no_grad;
-  const int hosts = model.num_hosts(), local = model.region().local_index();
-  const auto pieces = [&](int host, const auto& visit) {
-    for (size_t item = 0; item < model.items().size(); ++item) {
-      const auto found = split.find(model.parameters()[item].tensor.unsafeGetTensorImpl());
-      if (found == split.end() || model.is_paged(item)) continue;
-      const int owner = local * hosts + host;
-      const auto interval = kind == StepKind::kElementwise
-                                ? owned_interval(model.plan(), model.items(), item, owner)
-                                : ShardInterval{0, found->second.whole_owner == owner ? model.items()[item].numel : 0};
-      if (interval.size() > 0) visit(model.value_slice(item, interval).view(at::kByte));
-    }
+ShardedModel::IsStepped stepped_of(ShardedModel& model, const SplitParameters& split, StepKind kind) {
+  const auto find = [&model, &split](size_t item) {
+    return split.find(model.parameters()[item].tensor.unsafeGetTensorImpl());
   };
-  int64_t most = 0;
-  for (int host = 0; host < hosts; ++host) {
-    int64_t bytes = 0;
-    pieces(host, [&](const at::Tensor& piece) { bytes += piece.numel(); });
-    most = std::max(most, bytes);
-  }
-  if (most == 0) return;
-  const at::Tensor all = at::empty({hosts * most}, at::kByte);
-  const at::Tensor mine = all.narrow(0, model.region().host_index() * most, most);
-  int64_t end = 0;
-  pieces(model.region().host_index(), [&](const at::Tensor& piece) {
-    mine.narrow(0, end, piece.numel()).copy_(piece);
-    end += piece.numel();
-  });
-  model.across()->all_gather_into_(all, mine);
-  for (int host = 0; host < hosts; ++host) {
-    if (host == model.region().host_index()) continue;
-    int64_t begin = host * most;
-    pieces(host, [&](const at::Tensor& piece) {
-      piece.copy_(all.narrow(0, begin, piece.numel()));
-      begin += piece.numel();
-    });
-  }
+  ShardedModel::IsStepped is_stepped{.any = [&split, find](size_t item) { return find(item) != split.end(); }};
+  if (kind != StepKind::kElementwise)
+    is_stepped.whole_owner = [find](size_t item) { return find(item)->second.whole_owner; };
+  return is_stepped;
 }
 
 // A rank whose disk fails leaves the step with the others, which learn it here.
@@ -167,19 +153,19 @@ void step_together(const comm::Group& group, const std::function<void()>& step) 
                   "last checkpoint.");
 }
 
-int num_local_ranks(const std::vector<std::shared_ptr<ShardedModel>>& models) {
+int num_local_ranks(const std::vector<std::shared_ptr<RegionModel>>& models) {
   return models.empty() ? 1 : static_cast<int>(models.front()->region().local_ranks().size());
 }
 
-// Whole parameters are nowhere in memory where each host keeps a part.
-void refuse_paged(const SplitParameters& split, StepKind kind, const comm::Group& group) {
+// Whole parameters are nowhere in memory where each owner keeps a part.
+void refuse_parts(const SplitParameters& split, StepKind kind, const comm::Group& group) {
   if (kind != StepKind::kWhole) return;
   for (const auto& [impl, place] : split) {
-    if (!place.model->is_paged(place.item)) continue;
+    if (place.model->steps_whole(place.item)) continue;
     throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "this optimizer steps whole parameters, and '",
                      place.model->items()[place.item].name,
-                     "' is kept in parts by several hosts. Use SGD, Adam, AdamW, Adagrad or RMSprop, or "
-                     "ShardOptions::across_hosts = false.");
+                     "' is kept in parts by several owners. Use SGD, Adam, AdamW, Adagrad or RMSprop, or "
+                     "ShardStage::kOptimizer (on CPUs ShardOptions::across_hosts = false).");
   }
 }
 
@@ -316,20 +302,94 @@ bool Sharding::exchanges_each_backward() const noexcept {
 }
 
 std::shared_ptr<GradientExchange> Sharding::make_exchange(const comm::Group& group) {
-  std::erase_if(impl_->models, [](const auto& weak) { return weak.expired(); });
+  std::erase_if(impl_->exchanges, [](const auto& weak) { return weak.expired(); });
   // The models before this one. Parameters that they share are theirs.
-  const auto is_taken = [before = impl_->models](const at::Tensor& tensor) {
+  const auto is_taken = [before = impl_->exchanges](const at::Tensor& tensor) {
     return std::any_of(before.begin(), before.end(), [&](const auto& weak) {
-      const auto model = weak.lock();
-      if (!model) return false;
-      const auto& storages = model->storages();
-      return std::any_of(storages.begin(), storages.end(),
-                         [&](const auto& storage) { return storage.home.is_of(tensor); });
+      const auto exchange = weak.lock();
+      return exchange && exchange->model() && exchange->model()->holds(tensor);
     });
   };
-  auto model = std::make_shared<ShardedModel>(group, options_, is_taken);
-  impl_->models.push_back(model);
-  return model;
+  auto exchange = std::make_shared<ModelExchange>(group, options_, impl_->device, is_taken);
+  impl_->exchanges.push_back(exchange);
+  return exchange;
+}
+
+void Sharding::set_device(c10::Device device) {
+  impl_->device = device;
+}
+
+at::Tensor Sharding::full_gradient(const at::Tensor& parameter) const {
+  const auto& split = impl_->split();
+  const auto found = split.find(parameter.unsafeGetTensorImpl());
+  if (found == split.end()) return parameter.grad();
+  const auto* model = dynamic_cast<const DeviceModel*>(found->second.model);
+  return model == nullptr ? parameter.grad() : model->full_gradient(found->second.item);
+}
+
+namespace {
+
+// The model on a device that holds the parameter, or what shows its memory, in parts.
+std::shared_ptr<DeviceModel> in_parts(const std::vector<std::shared_ptr<ShardedModel>>& models,
+                                      const at::Tensor& parameter, size_t& item) {
+  for (const auto& model : models) {
+    auto on_device = std::dynamic_pointer_cast<DeviceModel>(model);
+    const auto found = on_device ? on_device->item_of(parameter) : std::nullopt;
+    if (!found) continue;
+    item = *found;
+    return on_device->is_resident(item) ? nullptr : on_device;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::optional<ShardedStatePiece> Sharding::value_part(const at::Tensor& parameter) const {
+  size_t item = 0;
+  const auto model = in_parts(impl_->alive(), parameter, item);
+  if (!model) return std::nullopt;
+  const auto interval = model->owned(item);
+  ShardedStatePiece piece{model->items()[item].name, {}, interval, parameter.sizes().vec(), {}, parameter};
+  if (interval.size() > 0) piece.tensor = model->value_slice(item, interval);
+  return piece;
+}
+
+bool Sharding::set_value(const at::Tensor& parameter, const at::Tensor& value) const {
+  size_t item = 0;
+  const auto model = in_parts(impl_->alive(), parameter, item);
+  if (model) model->set_value(item, value);
+  return model != nullptr;
+}
+
+struct WholeParameters::Impl {
+  std::vector<std::shared_ptr<DeviceModel>> models;
+};
+
+WholeParameters::WholeParameters(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+WholeParameters::WholeParameters(WholeParameters&&) noexcept = default;
+
+WholeParameters::~WholeParameters() {
+  if (!impl_) return;
+  for (const auto& model : impl_->models) model->set_whole(false);
+}
+
+WholeParameters Sharding::summon() const {
+  auto all = std::make_unique<WholeParameters::Impl>();
+  for (const auto& model : impl_->alive()) {
+    auto on_device = std::dynamic_pointer_cast<DeviceModel>(model);
+    if (!on_device) continue;
+    on_device->set_whole(true);
+    all->models.push_back(std::move(on_device));
+  }
+  return WholeParameters(std::move(all));
+}
+
+bool Sharding::reads_collectively() const {
+  const auto models = impl_->alive();
+  return std::any_of(models.begin(), models.end(), [](const auto& model) {
+    return dynamic_cast<const DeviceModel*>(model.get()) != nullptr &&
+           model->options().stage == ShardStage::kParameters;
+  });
 }
 
 bool Sharding::steps(const torch::optim::Optimizer& optimizer) const {
@@ -338,9 +398,7 @@ bool Sharding::steps(const torch::optim::Optimizer& optimizer) const {
 
 int64_t Sharding::num_private_copies() const {
   int64_t count = 0;
-  for (const auto& model : impl_->alive()) {
-    for (const auto& storage : model->storages()) count += storage.home.has_left() ? 1 : 0;
-  }
+  for (const auto& model : impl_->alive()) count += model->num_private_copies();
   return count;
 }
 
@@ -364,32 +422,32 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   }
   const auto split = those_of(optimizer, impl_->split());
   const auto models = impl_->alive();
-  refuse_paged(split, kind, group_);
+  const auto regions = impl_->regions();
+  // Ranks that share memory meet round a step.
+  const bool meets = models.empty() || !regions.empty();
+  refuse_parts(split, kind, group_);
   for (const auto& model : models) model->begin_step();
   const auto at_end = c10::make_scope_exit([&] {
     for (const auto& model : models) model->end_step();
   });
+  bool moves = impl_->has_other_plans(optimizer, split, kind);
   // Returns when all ranks have come: nothing reads the parameters from here on.
-  if (take_in_program_writes(models, group_, impl_->has_other_plans(optimizer, split, kind))) {
-    impl_->follow_plans(optimizer, split, kind);
-  }
+  if (meets) moves = take_in_program_writes(regions, group_, moves);
+  if (moves) impl_->follow_plans(optimizer, split, kind);
   at::Tensor loss;
   if (impl_->tiles && kind == StepKind::kElementwise) {
     step_together(group_, [&] { loss = impl_->tiles->step(optimizer, split, own_step); });
   } else {
-    const StepThreads threads(options_.optimizer_offload, num_local_ranks(models));
+    const StepThreads threads(options_.optimizer_offload, num_local_ranks(regions));
     const SlicedStep slices(optimizer, split, kind);
     loss = own_step();
   }
-  for (const auto& model : models) exchange_stepped(*model, split, kind);
+  for (const auto& model : models) model->exchange_stepped(stepped_of(*model, split, kind));
   // Whole parameters were stepped by other ranks than those that cast their parts.
   const comm::Purpose purpose("step of a sharded optimizer");
-  if (kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
-  for (const auto& model : models) {
-    model->refresh_casts();
-    model->drop_units();
-  }
-  group_.barrier();
+  if (meets && kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
+  for (const auto& model : models) model->finish_step();
+  if (meets) group_.barrier();
   tell_of_change(split);
   impl_->note_plans(optimizer, split, kind);
   return loss;
@@ -478,7 +536,7 @@ double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doub
       clip_gradients_(parameters, max_norm, {.norm_type = norm_type, .owned = owned, .group = impl_->owners(group_)})
           .norm;
   const comm::Purpose purpose("clipping of gradients");
-  group_.barrier();  // every rank may read every gradient from here on
+  impl_->meet(group_);  // every rank may read every gradient from here on
   return norm;
 }
 
@@ -487,9 +545,9 @@ void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, doubl
   announce({.kind = ShardCall::Kind::kClipValue, .parameters = &parameters, .first = limit});
   const auto& split = impl_->split();
   const comm::Purpose purpose("clipping of gradients");
-  group_.barrier();  // no rank reads gradients any more
+  impl_->meet(group_);  // no rank reads gradients any more
   clip_values_(parameters, limit, [&](const at::Tensor& parameter) { return owned_part(split, parameter); });
-  group_.barrier();
+  impl_->meet(group_);
 }
 
 bool Sharding::has_finite_gradients(const std::vector<at::Tensor>& parameters) const {
@@ -502,7 +560,7 @@ bool Sharding::has_finite_gradients(const std::vector<at::Tensor>& parameters) c
 void Sharding::scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const {
   const auto& split = impl_->split();
   const comm::Purpose purpose("clipping of gradients");
-  group_.barrier();  // no rank reads gradients any more
+  impl_->meet(group_);  // no rank reads gradients any more
   parallel::scale_gradients_(parameters, factor,
                              [&](const at::Tensor& parameter) { return owned_part(split, parameter); });
 }

@@ -36,6 +36,7 @@ at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& paramete
   }
   at::Tensor whole = parameter.grad().detach();
   if (!lies_as(whole, parameter)) whole = at::empty_like(parameter).copy_(whole).detach();
+  if (!whole.is_cpu()) return in_memory_order(whole).narrow(0, interval.begin, interval.size());
   // Not as a view: kernels take mutable pointers of memory that they only read, and a watched gradient would be copied
   // whole.
   auto* begin = static_cast<char*>(const_cast<void*>(whole.const_data_ptr())) + interval.begin * whole.element_size();
@@ -93,7 +94,9 @@ at::Tensor SlicedStep::slice_of(const at::Tensor& parameter, const SplitParamete
   at::Tensor slice = split.model->value_slice(split.item, interval);
   if (kind_ == StepKind::kWhole) slice = slice.as_strided(parameter.sizes(), parameter.strides());
   if (!parameter.grad().defined()) return slice;
-  slice.mutable_grad() = kind_ == StepKind::kWhole ? parameter.grad() : gradient_part(split, parameter, interval);
+  const at::Tensor gradient = kind_ == StepKind::kWhole ? parameter.grad() : gradient_part(split, parameter, interval);
+  // Where the CPU steps a device's parameters.
+  slice.mutable_grad() = gradient.device() == slice.device() ? gradient : gradient.to(slice.device());
   return slice;
 }
 

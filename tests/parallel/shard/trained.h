@@ -34,8 +34,11 @@ template <class Net>
 struct Trained {
   using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<at::Tensor>&)>;
 
-  Trained(const comm::Group& of, std::optional<ShardOptions> shard, const MakeOptimizer& make) : group(of) {
+  Trained(const comm::Group& of, std::optional<ShardOptions> shard, const MakeOptimizer& make,
+          c10::Device on = c10::Device(at::kCPU))
+      : group(of), device(on) {
     testing::initialise(*net, 5);
+    net->to(device);
     DdpOptions options;
     if (shard) {
       sharding = std::make_unique<Sharding>(group, *shard);
@@ -59,16 +62,17 @@ struct Trained {
   // This rank's rows of the batch.
   at::Tensor loss(const std::string& problem_name, int step_number) {
     const auto problem = testing::problem_for(problem_name, 100 + step_number);
-    const auto rows = [&](const at::Tensor& all) { return all.chunk(group.world_size())[group.rank()]; };
+    const auto rows = [&](const at::Tensor& all) { return all.chunk(group.world_size())[group.rank()].to(device); };
     return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));
   }
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> values;
-    for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone());
+    for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone().cpu());
     return values;
   }
 
   comm::Group group;
+  c10::Device device;
   Net net;
   std::unique_ptr<Sharding> sharding;
   std::unique_ptr<Optimizer> optimizer;

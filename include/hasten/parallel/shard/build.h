@@ -17,6 +17,10 @@ class Sharding;
 /// Returns true if models that are prepared from now on share their parameters; false for null.
 bool splits_models(const std::shared_ptr<Sharding>& sharding) noexcept;
 
+/// Models that are prepared from now on go to this device. Returns true if the sharding moves them there itself, unit
+/// by unit; false for null and the CPU.
+bool place_split_models(const std::shared_ptr<Sharding>& sharding, c10::Device device);
+
 /// Returns the result of `fn`, a module holder or a shared pointer. If parameters will be shared, they have no memory.
 /// Collective: no. Blocks: no. Throws: as offload::empty_weights.
 template <class F>

@@ -23,11 +23,6 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
 /// rank. ShardOptions::param_dtype overrides it. Collective: no. Blocks: no. Throws: nothing.
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision);
 
-/// Refuses a model whose parameters lie on a device with memory of its own, or will once they have memory
-/// (`placement`): there nothing is split. Throws: UsageError that names the parameter and its device.
-void require_on_cpu(const std::shared_ptr<Sharding>& sharding, const torch::nn::Module& module, c10::Device placement,
-                    const comm::Group& group);
-
 /// The step of a prepared optimizer on slices, with gradients that count `factor` times.
 /// Collective: yes. Blocks: until all ranks have stepped. Throws: as Sharding::step.
 void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double factor,

@@ -50,6 +50,21 @@ struct ShardCall {
   double first = 1.0, second = 2.0;
 };
 
+/// While it exists, split parameters of devices are whole on every rank, and any rank may read them alone. Its end,
+/// which is to be reached by all ranks, takes over what the program wrote inside, alike on all ranks
+/// (FSDP's summon_full_params with writeback).
+class WholeParameters {
+ public:
+  WholeParameters(WholeParameters&&) noexcept;
+  ~WholeParameters();
+
+ private:
+  friend class Sharding;
+  struct Impl;
+  explicit WholeParameters(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
 class Sharding {
  public:
   /// `group`: all ranks. Collective: no. Blocks: no. Throws: nothing.
@@ -63,6 +78,8 @@ class Sharding {
   void set_param_dtype(const std::string& name) {
     if (options_.param_dtype.empty()) options_.param_dtype = name;
   }
+  /// Where models made from now on go, unit by unit, whose parameters are on no accelerator; the CPU if not set.
+  void set_device(c10::Device device);
   /// WrapPolicy::leaf_classes of models made from now on get these as well.
   void add_leaf_classes(const std::vector<std::string>& classes) {
     auto& all = options_.wrap.leaf_classes;
@@ -81,6 +98,22 @@ class Sharding {
 
   /// Returns the exchange of one more model, for its Ddp (DdpOptions::exchange), over the model's group.
   std::shared_ptr<GradientExchange> make_exchange(const comm::Group& group);
+
+  /// Makes the parameters of all models whole on every rank, until the result ends. On CPUs they are so anyway.
+  /// Collective: yes, where a device holds them in parts. Blocks: until they are there. Throws: CommError.
+  [[nodiscard]] WholeParameters summon() const;
+  /// Returns true if reading a parameter is a collective: a device holds them in parts.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  bool reads_collectively() const;
+  /// Returns this rank's part of a parameter's values, which has no elements if another rank owns them all. Nothing for
+  /// a parameter that is whole on this rank. Collective: no. Blocks: no. Throws: nothing.
+  std::optional<ShardedStatePiece> value_part(const at::Tensor& parameter) const;
+  /// Gives a parameter that value_part has a part of these values; false for another. To be called alike on all ranks.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  bool set_value(const at::Tensor& parameter, const at::Tensor& value) const;
+  /// Returns the whole reduced gradient of a parameter; undefined if it has none. On CPUs it is .grad().
+  /// Collective: yes, where a device holds it in parts. Blocks: until it is there. Throws: CommError.
+  at::Tensor full_gradient(const at::Tensor& parameter) const;
 
   /// Returns true if any of the optimizer's parameters is split.
   bool steps(const torch::optim::Optimizer& optimizer) const;

@@ -1,4 +1,4 @@
-// The place of parameters: the host's whole region, and on several hosts its stripes. See sharded_model.h.
+// The place of parameters: the host's whole region, and on several hosts its stripes. See region_model.h.
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/offload/load/empty.h"
-#include "parallel/shard/sharded_model.h"
+#include "parallel/shard/region_model.h"
+#include "parallel/shard/unit_layout.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -39,7 +40,7 @@ void broadcast_region(const std::optional<comm::Group>& leaders, const comm::Sha
 }  // namespace
 
 /// Requests the units of an operator's arguments, so that it does not fault, and an error can be thrown.
-class ShardedModel::TouchUnits : public interception::Interceptor {
+class RegionModel::TouchUnits : public interception::Interceptor {
  public:
   TouchUnits(offload::UnitPager& pager, const ShardOptions& options)
       : pager_(&pager),
@@ -87,17 +88,17 @@ class ShardedModel::TouchUnits : public interception::Interceptor {
 };
 
 // A file holds all parameters of its host.
-bool ShardedModel::keeps_stripes() const {
+bool RegionModel::keeps_stripes() const {
   return options_.stage == ShardStage::kParameters && options_.across_hosts && across_ &&
          options_.parameter_offload.device != OffloadDevice::kFile;
 }
 
 // Small parameters, and those whose storage holds more than them.
-void ShardedModel::find_persistent() {
+void RegionModel::find_persistent() {
   persistent_.assign(items_.size(), false);
   int64_t left = options_.persist_total_numel;
   for (size_t item = 0; item < items_.size(); ++item) {
-    const auto& storage = storages_[parameters_[item].storage];
+    const auto& storage = storages_[places_[item].storage];
     const bool alone =
         storage.first_element == 0 && storage.num_bytes == items_[item].numel * items_[item].element_bytes;
     const bool small = items_[item].numel < options_.persist_numel && items_[item].numel <= left;
@@ -107,22 +108,13 @@ void ShardedModel::find_persistent() {
 }
 
 // Units are of one kind: kept by stripes, or whole by each host.
-std::vector<std::vector<size_t>> ShardedModel::split_paged(const std::vector<std::vector<size_t>>& groups) const {
-  if (!keeps_stripes()) return groups;
-  std::vector<std::vector<size_t>> split;
-  for (const auto& group : groups) {
-    std::vector<size_t> paged, whole;
-    for (const size_t item : group) (persistent_[item] ? whole : paged).push_back(item);
-    for (auto* part : {&paged, &whole}) {
-      if (!part->empty()) split.push_back(std::move(*part));
-    }
-  }
-  return split;
+std::vector<std::vector<size_t>> RegionModel::split_paged(const std::vector<std::vector<size_t>>& groups) const {
+  return keeps_stripes() ? split_groups(groups, persistent_) : groups;
 }
 
 // Parameters that each host holds whole lie in front. Then come units, each in pages of its own and in the order of its
 // stripes.
-void ShardedModel::lay_out() {
+void RegionModel::lay_out() {
   rest_offsets_.assign(plan_.units.size(), -1);
   unit_begins_.assign(plan_.units.size(), -1);
   std::vector<bool> in_unit(storages_.size());
@@ -130,7 +122,7 @@ void ShardedModel::lay_out() {
     int64_t rest = 0;
     for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
       if (persistent_[plan_.units[unit].items.front()]) continue;
-      for (const size_t item : plan_.units[unit].items) in_unit[parameters_[item].storage] = true;
+      for (const size_t item : plan_.units[unit].items) in_unit[places_[item].storage] = true;
       rest_offsets_[unit] = rest;
       rest += up_to(plan_.unit_bytes(unit) / num_hosts(), kStorageAlign);
     }
@@ -148,19 +140,19 @@ void ShardedModel::lay_out() {
     unit_begins_[unit] = end;
     const auto& of = plan_.units[unit];
     for (size_t i = 0; i < of.items.size(); ++i) {
-      storages_[parameters_[of.items[i]].storage].offset_bytes = end + of.offsets[i] * of.element_bytes;
+      storages_[places_[of.items[i]].storage].offset_bytes = end + of.offsets[i] * of.element_bytes;
     }
     end += up_to(plan_.unit_bytes(unit), page_bytes());
   }
   region_bytes_ = std::max(end, kStorageAlign);
   for (size_t item = 0; item < items_.size(); ++item) {
-    const auto& storage = storages_[parameters_[item].storage];
-    parameters_[item].offset_bytes = storage.offset_bytes + storage.first_element * items_[item].element_bytes;
+    const auto& storage = storages_[places_[item].storage];
+    places_[item].offset_bytes = storage.offset_bytes + storage.first_element * items_[item].element_bytes;
   }
 }
 
 // Tensors without memory: rank 0's get their values, the others' only where each rank keeps its own.
-void ShardedModel::give_values(torch::nn::Module& module, const std::vector<at::Tensor>& left) const {
+void RegionModel::give_values(torch::nn::Module& module, const std::vector<at::Tensor>& left) const {
   const auto empty = offload::empty_tensors(module);
   if (empty.empty()) return;
   if (options_.init && everyone_.rank() == 0) {
@@ -187,7 +179,7 @@ void ShardedModel::give_values(torch::nn::Module& module, const std::vector<at::
   if (!names.empty()) offload::materialize(module, {.only = names});
 }
 
-void ShardedModel::make_region() {
+void RegionModel::make_region() {
   region_ = comm::SharedRegion::create(group_, up_to(region_bytes_, kStorageAlign),
                                        {.label = "hasten-parameters", .file = parameter_file()});
   int64_t rest = 0, num_units = 0;
@@ -206,7 +198,7 @@ void ShardedModel::make_region() {
 
 // Rank 0 frees each of its copies as soon as its values are in the region. So both fit where little more than one did.
 // Rank 0 of each further group does the same, and takes the values of the first.
-void ShardedModel::fill_region() {
+void RegionModel::fill_region() {
   const at::NoGradGuard no_grad;
   constexpr int64_t kReturnBytes = int64_t{64} << 20;
   int64_t freed = 0;
@@ -227,7 +219,7 @@ void ShardedModel::fill_region() {
   broadcast_region(leaders_, region_, 0, std::min(kept_bytes_, region_.size()));
   for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (rest_offsets_[unit] < 0) continue;
-    for (const size_t item : plan_.units[unit].items) take(storages_[parameters_[item].storage]);
+    for (const size_t item : plan_.units[unit].items) take(storages_[places_[item].storage]);
     fill_unit(unit);
   }
   // The other ranks free their copies meanwhile.
@@ -239,7 +231,7 @@ void ShardedModel::fill_region() {
 }
 
 // The stripes of a unit go to their hosts; the whole unit leaves memory.
-void ShardedModel::fill_unit(size_t unit) {
+void RegionModel::fill_unit(size_t unit) {
   const int64_t begin = unit_begins_[unit], bytes = plan_.unit_bytes(unit), stripe = bytes / group_.world_size();
   broadcast_region(leaders_, region_, begin, begin + bytes);
   const comm::Purpose purpose("shared parameters");
@@ -250,7 +242,7 @@ void ShardedModel::fill_unit(size_t unit) {
 }
 
 // The storage shows the region's bytes from here on.
-void ShardedModel::show_region(SharedStorage& storage) {
+void RegionModel::show_region(SharedStorage& storage) {
   if (storage.tensor.is_meta()) {
     const c10::Storage memory(c10::Storage::use_byte_size_t(), static_cast<size_t>(storage.num_bytes),
                               region_.read_only(storage.offset_bytes, storage.num_bytes));
@@ -263,7 +255,7 @@ void ShardedModel::show_region(SharedStorage& storage) {
   storage.home = offload::Home(storage.tensor, region_.read_only(storage.offset_bytes, storage.num_bytes));
 }
 
-void ShardedModel::make_pager() {
+void RegionModel::make_pager() {
   if (rest_.size() == 0) return;
   std::vector<UnitStripes> stripes;
   offload::UnitPagerOptions options{
@@ -287,20 +279,20 @@ void ShardedModel::make_pager() {
   touch_ = std::make_shared<TouchUnits>(*pager_, options_);
   for (size_t unit = 0; unit < items.size(); ++unit) {
     for (const size_t item : items[unit]) {
-      touch_->add(parameters_[item].tensor, storages_[parameters_[item].storage].home, unit);
+      touch_->add(parameters_[item].tensor, storages_[places_[item].storage].home, unit);
       interception::add_interceptor(parameters_[item].tensor, touch_);
     }
   }
 }
 
-void ShardedModel::forget_touch() {
+void RegionModel::forget_touch() {
   if (!touch_) return;
   for (const at::Tensor& tensor : touch_->tensors()) interception::remove_interceptor(tensor, touch_.get());
   touch_->forget();
   touch_.reset();
 }
 
-void ShardedModel::end_pager() {
+void RegionModel::end_pager() {
   forget_touch();
   pager_.reset();
   exchange_.reset();
@@ -308,23 +300,64 @@ void ShardedModel::end_pager() {
   control_ = {};
 }
 
-void ShardedModel::gradients_came() {
+void RegionModel::gradients_came() {
   if (pager_ && options_.backward_prefetch == BackwardPrefetch::kPost) pager_->fill_next();
 }
 
-void ShardedModel::begin_step() {
+void RegionModel::begin_step() {
   if (pager_) pager_->pause();
 }
 
-void ShardedModel::drop_units() {
+// Hosts hold regions of their own. The steps of the ranks with this rank's place on the others come here.
+void RegionModel::exchange_stepped(const IsStepped& is_stepped) {
+  if (across() == nullptr) return;
+  const at::NoGradGuard no_grad;
+  const int hosts = num_hosts(), local = region_.local_index();
+  const auto pieces = [&](int host, const auto& visit) {
+    for (size_t item = 0; item < items_.size(); ++item) {
+      if (!is_stepped.any(item) || is_paged(item)) continue;
+      const int owner = local * hosts + host;
+      const auto interval = !is_stepped.whole_owner
+                                ? owned_interval(plan_, items_, item, owner)
+                                : ShardInterval{0, is_stepped.whole_owner(item) == owner ? items_[item].numel : 0};
+      if (interval.size() > 0) visit(value_slice(item, interval).view(at::kByte));
+    }
+  };
+  int64_t most = 0;
+  for (int host = 0; host < hosts; ++host) {
+    int64_t bytes = 0;
+    pieces(host, [&](const at::Tensor& piece) { bytes += piece.numel(); });
+    most = std::max(most, bytes);
+  }
+  if (most == 0) return;
+  const at::Tensor all = at::empty({hosts * most}, at::kByte);
+  const at::Tensor mine = all.narrow(0, region_.host_index() * most, most);
+  int64_t end = 0;
+  pieces(region_.host_index(), [&](const at::Tensor& piece) {
+    mine.narrow(0, end, piece.numel()).copy_(piece);
+    end += piece.numel();
+  });
+  across()->all_gather_into_(all, mine);
+  for (int host = 0; host < hosts; ++host) {
+    if (host == region_.host_index()) continue;
+    int64_t begin = host * most;
+    pieces(host, [&](const at::Tensor& piece) {
+      piece.copy_(all.narrow(0, begin, piece.numel()));
+      begin += piece.numel();
+    });
+  }
+}
+
+void RegionModel::finish_step() {
+  refresh_casts();
   if (pager_) pager_->drop();
 }
 
-void ShardedModel::end_step() {
+void RegionModel::end_step() {
   if (pager_) pager_->resume();
 }
 
-UnitCounts ShardedModel::unit_counts() const {
+UnitCounts RegionModel::unit_counts() const {
   if (!pager_) return {};
   const auto counts = pager_->counts();
   return {counts.fills, counts.shared, exchange_->pulled_bytes(), counts.max_held_bytes};

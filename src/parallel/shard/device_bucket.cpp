@@ -1,0 +1,189 @@
+// See device_bucket.h.
+#include "parallel/shard/device_bucket.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "hasten/core/error.h"
+#include "parallel/ddp/abandoned_work.h"
+
+namespace hasten::parallel::shard {
+
+// Here, so that the model does not know the bucket.
+std::unique_ptr<ReducerBucket> DeviceModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
+  return std::make_unique<DeviceBucket>(*this, exchanged_.at(unit), settings);
+}
+
+DeviceBucket::DeviceBucket(DeviceModel& model, size_t unit, const ReducerBucketSettings& settings)
+    : model_(model),
+      unit_(unit),
+      settings_(settings),
+      items_(model.plan().units[unit].items),
+      taken_(items_.size()),
+      absent_(items_.size()),
+      kept_(items_.size()) {
+  for (size_t i = 0; i < items_.size(); ++i) {
+    hooks_.push_back(parameter(i).register_hook([this, i](const at::Tensor&) { set_aside(i); }));
+  }
+}
+
+DeviceBucket::~DeviceBucket() {
+  for (size_t i = 0; i < hooks_.size(); ++i) parameter(i).remove_hook(hooks_[i]);
+  if (model_.pending == this) model_.pending = nullptr;
+  end_abandoned(work_);
+}
+
+// Runs before autograd accumulates: the reduced gradient stays where it is, and the new part comes alone.
+void DeviceBucket::set_aside(size_t i) {
+  if (!model_.has_own_gradient(items_[i])) return;
+  parameter(i).mutable_grad() = at::Tensor();
+  kept_[i] = true;
+}
+
+void DeviceBucket::begin_step() {
+  num_taken_ = 0;
+  std::fill(taken_.begin(), taken_.end(), false);
+  std::fill(absent_.begin(), absent_.end(), false);
+  end_abandoned(work_);
+  flat_ = sums_ = at::Tensor();
+}
+
+void DeviceBucket::take(size_t i, double scale, const at::Tensor&) {
+  if (taken_[i]) return;
+  set_aside(i);
+  const at::NoGradGuard no_grad;
+  taken_[i] = true;
+  ++num_taken_;
+  scale_ = settings_.averages ? 1 : scale;
+  const at::Tensor& like = parameter(i);
+  at::Tensor& gradient = like.mutable_grad();
+  absent_[i] = !gradient.defined();
+  if (!flat_.defined()) {
+    const bool low = settings_.wire_dtype &&
+                     std::find(settings_.in_wire.begin(), settings_.in_wire.end(), false) == settings_.in_wire.end();
+    flat_ =
+        at::empty({model_.plan().unit_numel(unit_)},
+                  at::TensorOptions().device(model_.device()).dtype(low ? *settings_.wire_dtype : like.scalar_type()));
+  }
+  const at::Tensor part = flat_.as_strided(like.sizes(), like.strides(), model_.plan().units[unit_].offsets[i]);
+  if (absent_[i]) {
+    part.zero_();
+    return;
+  }
+  part.copy_(gradient.detach());
+  gradient = at::Tensor();
+}
+
+void DeviceBucket::take_rest(double scale) {
+  for (size_t i = 0; i < size(); ++i) take(i, scale);
+}
+
+void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
+  if (hook) {
+    throw UsageError(Origin{"shard", model_.group().rank(), model_.group().world_size()},
+                     "a comm_hook and sharding exclude each other: no bucket travels as a whole. Use "
+                     "communication_dtype to send fewer bytes.");
+  }
+  const at::NoGradGuard no_grad;
+  model_.gradients_came();
+  if (model_.pending != nullptr && model_.pending != this) model_.pending->reduce();
+  if (scale_ != 1) flat_.mul_(scale_);
+  auto& memory = model_.memory();
+  c10::Event ready(model_.device().type());
+  ready.record(memory.current_stream());
+  const c10::StreamGuard guard(memory.stream());
+  ready.block(memory.stream());
+  if (model_.group().world_size() > 1) {
+    sums_ = at::empty({model_.plan().units[unit_].share}, flat_.options());
+    const bool is_mean = settings_.averages && model_.replicas() == nullptr;
+    work_ =
+        model_.group().reduce_scatter_into_async_(sums_, flat_, is_mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
+  } else {
+    sums_ = flat_;
+  }
+  std::vector<bool> without(size());
+  for (size_t i = 0; i < size(); ++i) without[i] = absent_[i] && !kept_[i];
+  const std::vector<double> numbers(tail.begin(), tail.end());
+  model_.note_launched(unit_, without, settings_.has_tail ? &numbers : nullptr);
+  model_.pending = this;
+  // There the host waits for nothing, and the buffer goes at once.
+  if (model_.group().backend_name() == "nccl") reduce();
+}
+
+void DeviceBucket::reduce() {
+  if (!sums_.defined()) return;
+  const at::NoGradGuard no_grad;
+  if (model_.pending == this) model_.pending = nullptr;
+  auto& memory = model_.memory();
+  const c10::StreamGuard guard(memory.stream());
+  if (work_) std::exchange(work_, std::nullopt)->wait();
+  // It is of the backward's stream.
+  c10::impl::VirtualGuardImpl(model_.device().type())
+      .recordDataPtrOnStream(flat_.storage().data_ptr(), memory.stream());
+  if (model_.replicas() != nullptr) {
+    model_.replicas()->all_reduce_(sums_);
+    if (settings_.averages) sums_.div_(model_.everyone().world_size());
+  }
+  add(sums_);
+  flat_ = sums_ = at::Tensor();
+}
+
+bool DeviceBucket::keeps_any() const {
+  return std::find(kept_.begin(), kept_.end(), true) != kept_.end();
+}
+
+void DeviceBucket::add(const at::Tensor& sums) {
+  at::Tensor& gradient = model_.gradient_of(unit_);
+  if (!keeps_any()) {
+    gradient.copy_(sums.to(gradient.scalar_type()), /*non_blocking=*/true);
+    return;
+  }
+  if (model_.steps_on_host()) model_.memory().wait_for_masters();
+  for (size_t i = 0; i < size(); ++i) {
+    const auto mine = model_.owned(items_[i]);
+    if (!kept_[i] && mine.size() > 0) model_.gradient_slice(items_[i], mine).zero_();
+  }
+  gradient.add_(sums.to(gradient.options()));
+}
+
+void DeviceBucket::wait() {
+  reduce();
+  model_.memory().settle();
+}
+
+Trailer DeviceBucket::tail() const {
+  const auto values = model_.tail();
+  Trailer tail;
+  std::copy_n(values.begin(), tail.size(), tail.begin());
+  return tail;
+}
+
+std::vector<size_t> DeviceBucket::settle(double factor) {
+  const at::NoGradGuard no_grad;
+  if (factor != 1.0) {
+    if (model_.steps_on_host()) model_.memory().wait_for_masters();
+    model_.gradient_of(unit_).mul_(factor);
+  }
+  std::vector<size_t> without;
+  for (size_t i = 0; i < size(); ++i) {
+    // Read only where this rank lacks a gradient: on a device reading a number makes the host wait.
+    const bool is_absent = absent_[i] && !kept_[i] && model_.presence(items_[i]) == 0;
+    kept_[i] = false;
+    if (is_absent) {
+      without.push_back(i);
+    } else {
+      model_.show_gradient(items_[i]);
+    }
+  }
+  return without;
+}
+
+void DeviceBucket::drop_gradients() {
+  for (size_t i = 0; i < size(); ++i) parameter(i).mutable_grad() = at::Tensor();
+}
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,199 @@
+// The layout of a model on a device and its steps; see device_model.h. Prepare is device_placement.cpp's.
+#include "parallel/shard/device_model.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "hasten/core/error.h"
+#include "parallel/ddp/abandoned_work.h"
+#include "parallel/ddp/reducer_bucket.h"
+
+namespace hasten::parallel::shard {
+
+DeviceModel::DeviceModel(comm::Group group, ShardOptions options, c10::Device device, IsTaken is_taken)
+    : ShardedModel(std::move(group), std::move(options), std::move(is_taken)), device_(device) {
+  if (options_.parameter_offload.device != OffloadDevice::kFile) return;
+  throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "parameters of ", device_,
+                   " are to rest in files of '", options_.parameter_offload.path,
+                   "', which is for CPUs. Let them rest in memory (OffloadDevice::kCpu, offload_param.device cpu).");
+}
+
+DeviceModel::~DeviceModel() {
+  *self_ = nullptr;
+  if (reads_) reads_->forget();
+  end_abandoned(numbers_work_);
+}
+
+std::vector<std::vector<size_t>> DeviceModel::units() const {
+  std::vector<std::vector<size_t>> units;
+  for (const size_t unit : exchanged_) {
+    auto& members = units.emplace_back();
+    for (const size_t item : plan_.units[unit].items) members.push_back(trainable_index_[item]);
+  }
+  return units;
+}
+
+void DeviceModel::begin() {
+  end_abandoned(numbers_work_);
+  num_launched_ = 0;
+  numbers_.assign(items_.size() + Trailer().size(), 0.0);
+  sums_ = read_ = at::Tensor();
+  pending = nullptr;
+}
+
+void DeviceModel::finish() {
+  if (!numbers_work_) return;
+  const c10::StreamGuard guard(memory_->stream());
+  std::exchange(numbers_work_, std::nullopt)->wait();
+}
+
+void DeviceModel::note_launched(size_t unit, const std::vector<bool>& absent, const std::vector<double>* tail) {
+  const auto& members = plan_.units[unit].items;
+  for (size_t i = 0; i < members.size(); ++i) numbers_[members[i]] = absent[i] ? 0 : 1;
+  if (tail != nullptr) std::copy(tail->begin(), tail->end(), numbers_.end() - static_cast<int64_t>(tail->size()));
+  if (++num_launched_ < exchanged_.size()) return;
+  const c10::StreamGuard guard(memory_->stream());
+  sums_ = torch::tensor(numbers_, at::kDouble).to(device_, /*non_blocking=*/true);
+  if (everyone_.world_size() > 1) numbers_work_ = everyone_.all_reduce_async_(sums_);
+}
+
+void DeviceModel::read_numbers() {
+  if (read_.defined()) return;
+  const c10::StreamGuard guard(memory_->stream());
+  if (numbers_work_) std::exchange(numbers_work_, std::nullopt)->wait();
+  read_ = sums_.cpu().div_(everyone_.world_size());
+}
+
+double DeviceModel::presence(size_t item) {
+  read_numbers();
+  return read_.const_data_ptr<double>()[item];
+}
+
+std::vector<double> DeviceModel::tail() {
+  read_numbers();
+  const double* begin = read_.const_data_ptr<double>() + items_.size();
+  return {begin, begin + Trailer().size()};
+}
+
+void DeviceModel::gradients_came() {
+  if (options_.backward_prefetch == BackwardPrefetch::kPost && reads_) memory_->read_ahead();
+}
+
+bool DeviceModel::holds(const at::Tensor& tensor) const {
+  return item_of(tensor).has_value();
+}
+
+std::optional<size_t> DeviceModel::item_of(const at::Tensor& tensor) const {
+  if (!tensor.has_storage()) return std::nullopt;
+  const auto* storage = tensor.storage().unsafeGetStorageImpl();
+  for (size_t item = 0; item < storages_.size(); ++item) {
+    if (storages_[item].unsafeGetStorageImpl() == storage) return item;
+  }
+  return std::nullopt;
+}
+
+bool DeviceModel::steps_on_host() const noexcept {
+  return options_.optimizer_offload.device != OffloadDevice::kNone ||
+         options_.parameter_offload.device != OffloadDevice::kNone;
+}
+
+bool DeviceModel::steps_whole(size_t item) const {
+  return options_.stage == ShardStage::kOptimizer && resident_[item] && !steps_on_host();
+}
+
+at::Tensor DeviceModel::value_slice(size_t item, ShardInterval interval) const {
+  const auto [unit, index] = plan_.places[item];
+  auto& of = memory_->unit(unit);
+  const int64_t begin = plan_.units[unit].offsets[index] + interval.begin;
+  if (of.resident && !of.master.defined()) return of.whole.narrow(0, begin, interval.size());
+  const at::Tensor& stripe = of.master.defined() ? of.master : of.stripe;
+  return stripe.narrow(0, begin - owner_ * of.share, interval.size());
+}
+
+at::Tensor& DeviceModel::gradient_of(size_t unit) {
+  at::Tensor& gradient = gradients_[unit];
+  if (gradient.defined()) return gradient;
+  const auto& of = memory_->unit(unit);
+  const auto options = at::TensorOptions().dtype(of.dtype);
+  gradient = at::zeros({of.share}, steps_on_host() ? options.pinned_memory(true) : options.device(device_));
+  return gradient;
+}
+
+at::Tensor DeviceModel::gradient_slice(size_t item, ShardInterval interval) const {
+  const auto [unit, index] = plan_.places[item];
+  const int64_t begin = plan_.units[unit].offsets[index] + interval.begin - owner_ * plan_.units[unit].share;
+  return gradients_[unit].narrow(0, begin, interval.size());
+}
+
+bool DeviceModel::has_own_gradient(size_t item) const {
+  const at::Tensor& gradient = parameters_[item].tensor.grad();
+  return gradient.defined() && marks_[item].defined() && gradient.is_same(marks_[item]);
+}
+
+void DeviceModel::show_gradient(size_t item) {
+  const auto part = [self = self_, item]() -> at::Tensor {
+    if (*self == nullptr) return {};
+    const auto interval = (*self)->owned(item);
+    return interval.size() > 0 ? (*self)->gradient_slice(item, interval) : at::Tensor();
+  };
+  const auto& parameter = parameters_[item];
+  if (!marks_[item].defined()) marks_[item] = make_split_gradient(parameter.tensor, parameter.name, part);
+  parameter.tensor.mutable_grad() = marks_[item];
+}
+
+at::Tensor DeviceModel::full_gradient(size_t item) const {
+  const at::Tensor& like = parameters_[item].tensor;
+  if (!has_own_gradient(item)) return like.grad();
+  const at::NoGradGuard no_grad;
+  const auto [unit, index] = plan_.places[item];
+  const at::Tensor own = gradients_[unit].to(device_);
+  const at::Tensor whole = at::empty({plan_.unit_numel(unit)}, own.options());
+  group_.all_gather_into_(whole, own);
+  return whole.as_strided(like.sizes(), like.strides(), plan_.units[unit].offsets[index]).clone();
+}
+
+void DeviceModel::set_whole(bool whole) {
+  if (!reads_) return;
+  if (!whole) {
+    memory_->flush();
+    memory_->set_hold(false);
+    return;
+  }
+  memory_->set_hold(true);
+  for (size_t unit = 0; unit < memory_->num_units(); ++unit) {
+    if (!memory_->unit(unit).resident) memory_->read({DeviceUnits::exact(unit)}, false);
+  }
+}
+
+void DeviceModel::begin_step() {
+  if (reads_) memory_->flush();
+  adopt_replaced();
+  if (steps_on_host()) memory_->wait_for_masters();
+}
+
+// Parameters that were stepped whole go from their owners to all ranks.
+void DeviceModel::exchange_stepped(const IsStepped& is_stepped) {
+  if (!is_stepped.whole_owner) return;
+  const at::NoGradGuard no_grad;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    if (is_stepped.any(item))
+      group_.broadcast_(value_slice(item, {0, items_[item].numel}), is_stepped.whole_owner(item));
+  }
+}
+
+void DeviceModel::finish_step() {
+  if (steps_on_host()) memory_->send_masters();
+  bool gathered = false;
+  for (size_t unit = 0; unit < memory_->num_units(); ++unit) {
+    if (!memory_->unit(unit).resident || !trains_[plan_.units[unit].items.front()]) continue;
+    memory_->gather(unit);
+    gathered = true;
+  }
+  if (gathered) memory_->settle();
+  memory_->drop();
+}
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,106 @@
+// DeviceModel: a sharded model on a device, where each rank has memory of its own.
+//
+// In stage 3 a rank keeps its stripe of each unit; operators that read a parameter have the unit gathered
+// (device_reads.h, device_units.h). In stages 1 and 2 units stay whole, and stepped stripes are gathered behind the
+// step. Gradients of stages 2 and 3 are reduced unit by unit to their owners (device_bucket.h), and .grad() is a mark
+// (split_gradient.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/shard/device_reads.h"
+#include "parallel/shard/device_units.h"
+#include "parallel/shard/sharded_model.h"
+#include "parallel/shard/split_gradient.h"
+
+namespace hasten::parallel::shard {
+
+class DeviceBucket;
+
+class DeviceModel : public ShardedModel {
+ public:
+  DeviceModel(comm::Group group, ShardOptions options, c10::Device device, IsTaken is_taken = {});
+  ~DeviceModel() override;
+
+  void release() override {}
+  std::vector<at::Tensor> place(const torch::nn::Module& module, const std::vector<std::string>& names,
+                                const std::vector<at::Tensor>& trainable) override;
+  std::vector<std::vector<size_t>> units() const override;
+  std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override;
+  void begin() override;
+  void finish() override;
+
+  bool holds(const at::Tensor& tensor) const override;
+  at::Tensor value_slice(size_t item, ShardInterval interval) const override;
+  at::Tensor gradient_slice(size_t item, ShardInterval interval) const override;
+  bool has_own_gradient(size_t item) const override;
+  bool steps_whole(size_t item) const override;
+  void begin_step() override;
+  void exchange_stepped(const IsStepped& is_stepped) override;
+  void finish_step() override;
+  UnitCounts unit_counts() const override { return memory_ ? memory_->counts() : UnitCounts{}; }
+
+  c10::Device device() const noexcept { return device_; }
+  DeviceUnits& memory() { return *memory_; }
+  const DeviceUnits& memory() const { return *memory_; }
+  /// Returns the reduced gradient of a unit's elements that this rank owns, which it makes if it is not there.
+  at::Tensor& gradient_of(size_t unit);
+  /// .grad() becomes the mark of the reduced gradient.
+  void show_gradient(size_t item);
+  /// Returns the whole reduced gradient. Collective: yes. Throws: CommError.
+  at::Tensor full_gradient(size_t item) const;
+  /// The parameter gets these values, of which this rank keeps its part. All ranks do so alike.
+  void set_value(size_t item, const at::Tensor& value);
+  /// Returns the item whose storage the tensor shows.
+  std::optional<size_t> item_of(const at::Tensor& tensor) const;
+  bool is_resident(size_t item) const { return resident_[item]; }
+  /// Keeps all units in memory from here on, or no longer. Collective: yes. Throws: CommError.
+  void set_whole(bool whole);
+  /// Returns true if optimizers step stripes on the CPU.
+  bool steps_on_host() const noexcept;
+
+  /// Notes a unit's facts: for each item whether this rank lacks a gradient, and the tail of the model. Those of all
+  /// units are sent with the last one.
+  void note_launched(size_t unit, const std::vector<bool>& absent, const std::vector<double>* tail);
+  /// Returns how many ranks have a gradient of the item, as a mean. Waits for the device.
+  double presence(size_t item);
+  std::vector<double> tail();
+  /// The launched bucket that has not been reduced, which goes before another is.
+  DeviceBucket* pending = nullptr;
+  void gradients_came();
+
+ private:
+  void choose(const torch::nn::Module& module, const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
+  std::vector<bool> find_resident() const;
+  void give_values(torch::nn::Module& module) const;
+  void move_rest(const torch::nn::Module& module, const std::vector<at::Tensor>& left) const;
+  void fill_unit(size_t index, const DeviceReads* before);
+  void show_values(size_t item, const at::Tensor& whole, int64_t offset, const DeviceReads* before);
+  std::optional<c10::ScalarType> low_dtype() const;
+  void make_reads();
+  void adopt_replaced();
+  at::Tensor to_rest(const at::Tensor& stripe, bool on_host) const;
+  void read_numbers();
+
+  c10::Device device_;
+  /// For marks of gradients, which may outlive the model; null then.
+  std::shared_ptr<DeviceModel*> self_ = std::make_shared<DeviceModel*>(this);
+  std::unique_ptr<DeviceUnits> memory_;
+  std::shared_ptr<DeviceReads> reads_;
+  /// Of each item, the storage that shows it.
+  std::vector<c10::Storage> storages_;
+  std::vector<bool> resident_, trains_;
+  /// The units whose gradients are exchanged, by their numbers in the plan.
+  std::vector<size_t> exchanged_;
+  std::vector<at::Tensor> gradients_, marks_;
+  /// One number for each item, then the tail: sent, and what has come.
+  std::vector<double> numbers_;
+  at::Tensor sums_, read_;
+  size_t num_launched_ = 0;
+  std::optional<comm::Work<>> numbers_work_;
+};
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,333 @@
+// See device_units.h.
+#include "parallel/shard/device_units.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
+
+namespace hasten::parallel::shard {
+namespace {
+
+// So many units make a pool of equal buffers.
+constexpr int64_t kFew = 8;
+
+// Reads may come from any mode of the program's.
+struct PlainMode {
+  c10::InferenceMode no_inference{false};
+  at::NoGradGuard no_grad;
+  interception::PassScope pass;
+};
+
+}  // namespace
+
+DeviceUnits::DeviceUnits(comm::Group group, DeviceUnitsOptions options)
+    : group_(std::move(group)),
+      options_(options),
+      stream_(c10::impl::VirtualGuardImpl(options.device.type()).getStreamFromGlobalPool(options.device, true)) {}
+
+DeviceUnits::~DeviceUnits() {
+  for (auto& [form, state] : states_) {
+    if (state.arrived) point(state, false);
+  }
+  // Work of these streams may still read the memory, which other streams get next.
+  const c10::impl::VirtualGuardImpl device(options_.device.type());
+  for (const auto& unit : units_) {
+    for (const at::Tensor& tensor : {unit.stripe, unit.whole}) {
+      if (tensor.defined() && tensor.device() == options_.device)
+        device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
+    }
+  }
+}
+
+c10::Stream DeviceUnits::current_stream() const {
+  return c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device);
+}
+
+size_t DeviceUnits::add(Unit unit) {
+  if (!unit.resident) {
+    const auto bytes = static_cast<int64_t>(c10::elementSize(unit.dtype));
+    largest_ = std::max(largest_, unit.share * group_.world_size() * bytes);
+  }
+  units_.push_back(std::move(unit));
+  return units_.size() - 1;
+}
+
+void DeviceUnits::show(Form form, c10::ScalarType dtype, const c10::Storage& storage, int64_t offset) {
+  auto& state = states_[form];
+  state.dtype = dtype;
+  state.parts.push_back({storage, offset});
+}
+
+int64_t DeviceUnits::bytes_of(Form form) const {
+  const auto& of = units_[form / 2];
+  return of.share * group_.world_size() * static_cast<int64_t>(c10::elementSize(states_.at(form).dtype));
+}
+
+void DeviceUnits::read(const std::vector<Form>& forms, bool ahead) {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  for (const Form form : forms) {
+    note_read(form);
+    if (!states_.at(form).started) {
+      make_room(bytes_of(form), forms);
+      start(form);
+    }
+  }
+  const auto stream = current_stream();
+  for (const Form form : forms) {
+    auto& state = states_.at(form);
+    if (!state.arrived) finish(form);
+    state.used_at = ++clock_;
+    if (std::find(state.readers.begin(), state.readers.end(), stream) != state.readers.end()) continue;
+    state.event->block(stream);
+    state.readers.push_back(stream);
+  }
+  if (ahead) fill_ahead(forms);
+}
+
+void DeviceUnits::read_ahead() {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  fill_ahead({});
+}
+
+void DeviceUnits::note_read(Form form) {
+  const auto now = static_cast<int64_t>(form);
+  if (last_.second == now) return;
+  if (last_.second >= 0) next_[last_] = form;
+  last_ = {last_.second, now};
+}
+
+void DeviceUnits::fill_ahead(const std::vector<Form>& keep) {
+  auto place = last_;
+  int64_t bytes = 0;
+  for (;;) {
+    const auto next = next_.find(place);
+    if (next == next_.end()) return;
+    const Form form = next->second;
+    place = {place.second, static_cast<int64_t>(form)};
+    bytes += bytes_of(form);
+    if (bytes > options_.prefetch_bytes && bytes > bytes_of(form)) return;
+    if (states_.at(form).started) {
+      if (bytes >= options_.prefetch_bytes || live_units_ >= options_.max_units) return;
+      continue;
+    }
+    auto kept = keep;
+    for (const auto& [other, state] : states_) {
+      if (state.started && !state.arrived) kept.push_back(other);
+    }
+    if (keep.empty() && last_.second >= 0) kept.push_back(static_cast<Form>(last_.second));
+    make_room(bytes_of(form), kept);
+    const bool fits = hold_ || live_units_ < options_.max_units || live_bytes_ + bytes_of(form) <= options_.max_bytes;
+    if (!fits) return;
+    start(form);
+  }
+}
+
+// The ones that were read longest ago go first.
+void DeviceUnits::make_room(int64_t bytes, const std::vector<Form>& keep) {
+  while (!hold_ && live_units_ >= options_.max_units && live_bytes_ + bytes > options_.max_bytes) {
+    std::optional<Form> oldest;
+    for (const auto& [form, state] : states_) {
+      if (!state.started || std::find(keep.begin(), keep.end(), form) != keep.end()) continue;
+      if (!oldest || state.used_at < states_.at(*oldest).used_at) oldest = form;
+    }
+    if (!oldest) return;
+    release(*oldest);
+  }
+}
+
+DeviceUnits::Buffer DeviceUnits::take_buffer(int64_t bytes) {
+  const auto fits = [&](const Buffer& buffer) { return buffer.bytes.numel() >= bytes; };
+  auto best = pool_.end();
+  for (auto buffer = pool_.begin(); buffer != pool_.end(); ++buffer) {
+    if (fits(*buffer) && (best == pool_.end() || buffer->bytes.numel() < best->bytes.numel())) best = buffer;
+  }
+  if (best != pool_.end()) {
+    Buffer found = std::move(*best);
+    pool_.erase(best);
+    return found;
+  }
+  // Where only a few units are held, each buffer serves any of them.
+  const int64_t size = options_.max_bytes > 0 || hold_ || options_.max_units > kFew ? bytes : std::max(bytes, largest_);
+  const c10::StreamGuard guard(stream_);
+  return {at::empty({size}, at::TensorOptions().dtype(at::kByte).device(options_.device))};
+}
+
+void DeviceUnits::start(Form form) {
+  auto& state = states_.at(form);
+  auto& of = units_[form / 2];
+  if (form % 2 == 1) {
+    if (const auto whole = states_.find(form - 1); whole != states_.end() && whole->second.written) release(form - 1);
+  }
+  const int64_t bytes = bytes_of(form);
+  state.buffer = take_buffer(bytes);
+  state.whole = state.buffer.bytes.narrow(0, 0, bytes).view(state.dtype);
+  state.started = true;
+  ++live_units_;
+  live_bytes_ += bytes;
+  ++counts_.fills;
+  counts_.pulled_bytes += bytes / group_.world_size() * (group_.world_size() - 1);
+  counts_.max_held_bytes = std::max(counts_.max_held_bytes, live_bytes_);
+  const c10::StreamGuard guard(stream_);
+  for (auto& event : state.buffer.after) event.block(stream_);
+  state.buffer.after.clear();
+  if (stepped_) stepped_->block(stream_);
+  const at::Tensor own = state.whole.narrow(0, group_.rank() * of.share, of.share);
+  // A cast on the CPU would make the host wait.
+  const bool crosses = of.stripe.device() != options_.device && of.stripe.scalar_type() != state.dtype;
+  own.copy_(crosses ? of.stripe.to(options_.device, /*non_blocking=*/true) : of.stripe, /*non_blocking=*/true);
+  if (group_.world_size() > 1) state.work = group_.all_gather_into_async_(state.whole, own);
+}
+
+void DeviceUnits::finish(Form form) {
+  auto& state = states_.at(form);
+  const c10::StreamGuard guard(stream_);
+  if (state.work) {
+    try {
+      std::exchange(state.work, std::nullopt)->wait();
+    } catch (const CommError& error) {
+      throw CommError(
+          Origin{"shard", group_.rank(), group_.world_size()}, "all_gather", "the unit of '", units_[form / 2].name,
+          "' could not be gathered: ", error.what(),
+          " A read of split parameters is a collective on devices: let all ranks read them in one order, or "
+          "read inside the scope of sharding()->summon().");
+    }
+  }
+  state.event.emplace(options_.device.type());
+  state.event->record(stream_);
+  state.arrived = true;
+  point(state, true);
+}
+
+void DeviceUnits::point(State& state, bool at_buffer) {
+  auto* const begin = at_buffer ? static_cast<char*>(state.whole.mutable_data_ptr()) : nullptr;
+  const auto size = static_cast<int64_t>(c10::elementSize(state.dtype));
+  for (const auto& part : state.parts) {
+    part.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+        at::DataPtr(at_buffer ? begin + part.offset * size : nullptr, options_.device));
+  }
+}
+
+void DeviceUnits::write_back(Form form) {
+  auto& state = states_.at(form);
+  if (!std::exchange(state.written, false)) return;
+  auto& of = units_[form / 2];
+  const at::Tensor own = state.whole.narrow(0, group_.rank() * of.share, of.share);
+  of.stripe.copy_(own);
+  if (of.master.defined()) of.master.copy_(own);
+  stepped_.emplace(options_.device.type());
+  stepped_->record(current_stream());
+}
+
+void DeviceUnits::release(Form form) {
+  auto& state = states_.at(form);
+  if (!state.started) return;
+  if (!state.arrived) finish(form);
+  write_back(form);
+  point(state, false);
+  for (const auto& reader : state.readers) {
+    c10::Event event(options_.device.type());
+    event.record(reader);
+    state.buffer.after.push_back(std::move(event));
+  }
+  state.readers.clear();
+  state.whole = at::Tensor();
+  state.started = state.arrived = false;
+  pool_.push_back(std::exchange(state.buffer, {}));
+  --live_units_;
+  live_bytes_ -= bytes_of(form);
+}
+
+void DeviceUnits::note_write(Form form) {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  states_.at(form).written = true;
+  if (const auto low_form = states_.find(form + 1); low_form != states_.end()) release(form + 1);
+}
+
+void DeviceUnits::flush() {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  for (auto& [form, state] : states_) write_back(form);
+}
+
+void DeviceUnits::drop() {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  for (auto& [form, state] : states_) {
+    // The step's values count.
+    state.written = false;
+    release(form);
+  }
+  last_ = {-1, -1};
+  stepped_.emplace(options_.device.type());
+  stepped_->record(current_stream());
+  if (options_.max_units <= kFew) return;
+  // The whole model was there, whose memory others get.
+  const c10::impl::VirtualGuardImpl device(options_.device.type());
+  for (auto& buffer : pool_) device.recordDataPtrOnStream(buffer.bytes.storage().data_ptr(), current_stream());
+  pool_.clear();
+}
+
+void DeviceUnits::forget(Form form) {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  for (const Form each : {form, form + 1}) {
+    const auto found = states_.find(each);
+    if (found != states_.end()) release(each);
+  }
+  stepped_.emplace(options_.device.type());
+  stepped_->record(current_stream());
+}
+
+void DeviceUnits::gather(size_t index) {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  auto& of = units_[index];
+  if (group_.world_size() == 1) return;
+  c10::Event ready(options_.device.type());
+  ready.record(current_stream());
+  const c10::StreamGuard guard(stream_);
+  ready.block(stream_);
+  group_.all_gather_into_async_(of.whole, of.stripe).wait();
+}
+
+void DeviceUnits::settle() {
+  c10::Event done(options_.device.type());
+  done.record(stream_);
+  done.block(current_stream());
+}
+
+void DeviceUnits::set_hold(bool hold) {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  hold_ = hold;
+  if (!hold) make_room(0, {});
+}
+
+void DeviceUnits::send_masters() {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  const c10::StreamGuard guard(stream_);
+  for (auto& of : units_) {
+    if (of.master.defined()) of.stripe.copy_(of.master, /*non_blocking=*/true);
+  }
+}
+
+void DeviceUnits::wait_for_masters() {
+  const std::lock_guard lock(mutex_);
+  c10::Event done(options_.device.type());
+  done.record(stream_);
+  done.synchronize();
+}
+
+}  // namespace hasten::parallel::shard

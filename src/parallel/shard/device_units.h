@@ -1,0 +1,152 @@
+// DeviceUnits: the memory of a model's units on a device, whose ranks have memory of their own.
+//
+// At rest a rank has the stripe of each unit that it owns. A read needs the whole unit. The own stripe is cast into a
+// buffer of the pool, and an all-gather on a stream of its own brings the others. The reader's stream waits for it,
+// and the host does not. The gathered bytes are the unit: parameters' storages point into the buffer, and to nothing at
+// rest. The order of reads is remembered, so the next unit is gathered while one is in use. A unit has two forms:
+// exact, and in the low precision that autocast would cast to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/parallel/shard/options.h"
+
+namespace hasten::parallel::shard {
+
+struct DeviceUnitsOptions {
+  c10::Device device = c10::Device(at::kCUDA, 0);
+  /// Whole units that stay in memory, one that is arriving among them, and the bytes that may stay beyond that.
+  int64_t max_units = 2;
+  int64_t max_bytes = 0;
+  /// Units are gathered ahead of their reads as long as they have at most so many bytes.
+  int64_t prefetch_bytes = int64_t{64} << 20;
+};
+
+class DeviceUnits {
+ public:
+  /// A unit in one form: the number of a unit times two, plus one if it is low.
+  using Form = size_t;
+  static Form exact(size_t unit) { return 2 * unit; }
+  static Form low(size_t unit) { return 2 * unit + 1; }
+
+  struct Unit {
+    std::string name = {};
+    int64_t share = 0;
+    c10::ScalarType dtype = c10::ScalarType::Float;
+    /// Stays whole on every rank.
+    bool resident = false;
+    /// This rank's elements, where reads take them from.
+    at::Tensor stripe = {};
+    /// The same on the CPU, where they are stepped; undefined if the stripe itself is.
+    at::Tensor master = {};
+    /// The whole, for a resident unit.
+    at::Tensor whole = {};
+  };
+
+  DeviceUnits(comm::Group group, DeviceUnitsOptions options);
+  /// Storages keep no memory of the pool.
+  ~DeviceUnits();
+  DeviceUnits(const DeviceUnits&) = delete;
+  DeviceUnits& operator=(const DeviceUnits&) = delete;
+
+  size_t add(Unit unit);
+  Unit& unit(size_t index) { return units_[index]; }
+  size_t num_units() const noexcept { return units_.size(); }
+  /// The storage shows the unit's elements from `offset` on while the form is in memory.
+  void show(Form form, c10::ScalarType dtype, const c10::Storage& storage, int64_t offset);
+
+  /// Puts the forms into memory and lets the calling thread's stream wait for them. Others give their memory up.
+  /// `ahead`: the form that came next the last time is gathered too. Collective: yes, for those that are not there.
+  /// Blocks: until all ranks have come, where the CPU carries the bytes. Throws: CommError with a remedy.
+  void read(const std::vector<Form>& forms, bool ahead);
+  /// Gathers the form that came next the last time. Collective, Blocks, Throws: as read.
+  void read_ahead();
+  /// The program writes to the exact form, which is there: the stripe takes the values over before the form goes.
+  void note_write(Form form);
+  /// Stripes take over what the program has written.
+  void flush();
+  /// Values of before are old: no form stays in memory. Stripes were written to on the calling thread's stream.
+  void drop();
+  /// The stripe has other values, which the calling thread's stream wrote: no form of its unit stays.
+  void forget(Form exact);
+  /// A resident unit's other stripes come from their owners. Collective: yes. Throws: CommError.
+  void gather(size_t unit);
+  /// The calling thread's stream waits for what has been gathered.
+  void settle();
+  /// While it is set, forms stay whatever their number.
+  void set_hold(bool hold);
+  /// Written stripes come from the CPU again. Called when they have been stepped there.
+  void send_masters();
+  /// Returns when this object's stream has done what it was given, so no copy reads the CPU's stripes any more.
+  void wait_for_masters();
+
+  const UnitCounts& counts() const noexcept { return counts_; }
+  const c10::Stream& stream() const noexcept { return stream_; }
+  c10::Stream current_stream() const;
+  const comm::Group& group() const noexcept { return group_; }
+  c10::Device device() const noexcept { return options_.device; }
+
+ private:
+  struct Part {
+    c10::Storage storage;
+    int64_t offset = 0;
+  };
+  /// Memory of the pool, and what must have happened before it is written to.
+  struct Buffer {
+    at::Tensor bytes = {};
+    std::vector<c10::Event> after = {};
+  };
+  struct State {
+    c10::ScalarType dtype = c10::ScalarType::Float;
+    std::vector<Part> parts = {};
+    bool started = false, arrived = false, written = false;
+    Buffer buffer = {};
+    at::Tensor whole = {};
+    std::optional<comm::Work<>> work = {};
+    std::optional<c10::Event> event = {};
+    /// Streams that have waited for it.
+    std::vector<c10::Stream> readers = {};
+    int64_t used_at = 0;
+  };
+
+  int64_t bytes_of(Form form) const;
+  void note_read(Form form);
+  void make_room(int64_t bytes, const std::vector<Form>& keep);
+  Buffer take_buffer(int64_t bytes);
+  void start(Form form);
+  void finish(Form form);
+  void release(Form form);
+  void write_back(Form form);
+  void fill_ahead(const std::vector<Form>& keep);
+  void point(State& state, bool at_buffer);
+
+  comm::Group group_;
+  DeviceUnitsOptions options_;
+  c10::Stream stream_;
+  std::vector<Unit> units_;
+  std::unordered_map<Form, State> states_;
+  std::vector<Buffer> pool_;
+  /// The stripes are complete on the device.
+  std::optional<c10::Event> stepped_;
+  /// The last two reads, and for each pair the one that followed.
+  std::pair<int64_t, int64_t> last_ = {-1, -1};
+  std::map<std::pair<int64_t, int64_t>, Form> next_;
+  int64_t clock_ = 0, live_units_ = 0, live_bytes_ = 0, largest_ = 0;
+  bool hold_ = false;
+  UnitCounts counts_;
+  std::recursive_mutex mutex_;
+};
+
+}  // namespace hasten::parallel::shard
