@@ -10,9 +10,12 @@
 #include "hasten/checkpoint/optimizer_devices.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
+#include "hasten/parallel/tensor/tensor_parallel.h"
 #include "hasten/process/random.h"
 
 namespace hasten {
@@ -28,35 +31,49 @@ process::Process make_process(const ReadOptions& read) {
                           read.environment);
 }
 
+double clip(const parallel::ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
+            double norm_type) {
+  return parts.layout.divides_model() ? parallel::clip_grad_norm_(parts, parameters, max_norm, norm_type)
+                                      : parallel::clip_grad_norm_(parts.sharding, parameters, max_norm, norm_type);
+}
+
 }  // namespace
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
+    : AcceleratorState(read, own ? *std::move(own) : make_process(read)) {}
+
+AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Process& process)
     : options(read.options),
-      operations(std::make_shared<parallel::Operations>(own ? *std::move(own) : make_process(read), gradients)),
-      plugins(std::make_shared<Plugins>(options, read.environment, process().world_size())),
-      accumulation(accumulation_options(options)) {
+      layout(process, options.parallel),
+      operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
+      plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
+      accumulation(accumulation_options(options)),
+      data_process(layout.data_process(process)) {
   start(read.environment);
 }
 
 void AcceleratorState::start(const Environment& environment) {
   plugins->log_notes(operations->logger("shard"));
-  sharding =
-      parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer, plugins->splits_later());
+  sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
+                                     plugins->splits_later());
   if (options.seed) process::set_seed(process(), *options.seed);
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
-  precision->start(options, optimizer_registry, sharding != nullptr);
+  precision->start(options, optimizer_registry, sharding != nullptr || layout.divides_model());
   parallel::share_casts(sharding, precision->precision());
   // The policy is the gradients' own, and the precision holds these.
   const std::weak_ptr<MixedPrecision> unscales = precision;
-  plugins->clip_steps(*gradients, [shared = sharding, unscales](const auto& parameters, double max_norm) {
-    const auto clip = [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); };
+  plugins->clip_steps(*gradients, [parts = clip_parts(), unscales](const auto& parameters, double max_norm) {
+    const auto clip = [&] { return hasten::clip(parts, parameters, max_norm, 2.0); };
     const auto held = unscales.lock();
     held ? held->clip_grad_norm_(parameters, 2.0, clip) : clip();
   });
   plugins->check_overflows(
       *gradients,
-      [shared = sharding](const auto& parameters) { return parallel::has_finite_gradients(shared, parameters); },
+      [parts = clip_parts()](const auto& parameters) {
+        return parts.layout.divides_model() ? parallel::has_finite_gradients(parts, parameters)
+                                            : parallel::has_finite_gradients(parts.sharding, parameters);
+      },
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
   gradients->step_policies().add(training::StepOrder::kAfter, step_record);
@@ -111,7 +128,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
                           .optimizer_calls = gradients->optimizers().num_calls()},
                          operations->logger("accelerator"));
   parallel::BackwardContext context{.models = models.all(),
-                                    .group = process().group(),
+                                    .group = layout.data(),
                                     .num_batches = accumulation.options().num_steps,
                                     .ends_window = gradients->sync_gradients(),
                                     .optimizer_calls = gradients->optimizers().num_calls()};
@@ -156,6 +173,11 @@ parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
 
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
+  if (layout.divides_model()) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
+                     "join_uneven_inputs with tp, cp or sp: the ranks of a model cannot leave one by one. Give every "
+                     "rank as many batches (even_batches).");
+  }
   precision->require_whole_weights("join_uneven_inputs");
   if (sharding && precision->scaler_state()) {
     throw UsageError(
@@ -186,9 +208,36 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
   if (place && !is_empty && !splits) module.to(process().device());
+  cut(module, is_empty);
   place_optimizers();
   precision->convert(module);
-  return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));
+  // Parameters are memory here, cut or not.
+  std::optional<interception::PassScope> pass;
+  if (layout.divides_model()) pass.emplace();
+  return models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
+}
+
+void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
+  if (layout.tensor().world_size() == 1 || models.contains(module)) return;
+  const Origin origin{"accelerator", process().rank(), process().world_size()};
+  if (is_empty) {
+    throw UsageError(origin, "tp = ", layout.sizes().tp,
+                     " with a model that was built without memory (build): its values are not there to be cut. "
+                     "Construct it as usual.");
+  }
+  if (options.precision.weights != precision::Weights::kParameter) {
+    throw UsageError(origin, "tp = ", layout.sizes().tp,
+                     " with weights below float32 (precision.weights): their exact values are not cut. Leave it at "
+                     "Weights::kParameter.");
+  }
+  const parallel::TensorParallel cut(module, layout.tensor(),
+                                     {.plan = options.parallel.tensor_plan,
+                                      .sequence_parallel = options.parallel.sequence_parallel,
+                                      .strict = options.parallel.strict});
+  cut_models[&module] = cut.forward_hook();
+  std::vector<std::string> words;
+  for (const auto& [name, of] : cut.cuts()) words.push_back(name + " " + parallel::describe(of));
+  operations->logger("tensor").info(text("cut over tp ", layout.sizes().tp, ": ", join(words, ", ")));
 }
 
 void AcceleratorState::place_optimizers() {
@@ -199,8 +248,8 @@ void AcceleratorState::place_optimizers() {
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   if (gradients->sync_gradients()) plugins->note_clipped();
-  return precision->clip_grad_norm_(
-      parameters, norm_type, [&] { return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type); });
+  return precision->clip_grad_norm_(parameters, norm_type,
+                                    [&] { return hasten::clip(clip_parts(), parameters, max_norm, norm_type); });
 }
 
 void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,7 +20,9 @@
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/join/join.h"
 #include "hasten/parallel/join/operations.h"
+#include "hasten/parallel/layout/layout.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
+#include "hasten/parallel/tensor/clip_parts.h"
 #include "hasten/plugins/plugins.h"
 #include "hasten/process/distributed_type.h"
 #include "hasten/process/process.h"
@@ -60,6 +63,7 @@ struct AcceleratorState {
   void end_training();
 
   AcceleratorOptions options;
+  parallel::Layout layout;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
   std::shared_ptr<parallel::Operations> operations;
   /// FSDP's and DeepSpeed's settings; changes `options`, so the members below see what they come to.
@@ -77,8 +81,15 @@ struct AcceleratorState {
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.
   std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder());
+  /// This process as loaders see it.
+  process::Process data_process;
+  /// Opened round the forwards of models whose parameters are cut.
+  std::map<const torch::nn::Module*, std::shared_ptr<parallel::ForwardHook>> cut_models = {};
 
  private:
+  AcceleratorState(const ReadOptions& read, const process::Process& process);
+  void cut(torch::nn::Module& module, bool is_empty);
+  parallel::ClipParts clip_parts() const { return {process().group(), layout, sharding}; }
   void start(const Environment& environment);
 };
 

@@ -1,7 +1,10 @@
 // See accelerator/preparation.h.
 #include "hasten/accelerator/preparation.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "accelerator/accelerator_state.h"
+#include "hasten/parallel/tensor/tensor_parallel.h"
 
 namespace hasten {
 
@@ -10,7 +13,7 @@ const AcceleratorOptions& Preparation::options() const noexcept {
 }
 
 const process::Process& Preparation::process() const noexcept {
-  return state_->process();
+  return state_->data_process;
 }
 
 const std::shared_ptr<training::GradientState>& Preparation::gradient_state() const noexcept {
@@ -23,6 +26,16 @@ std::shared_ptr<const parallel::Ddp> Preparation::distribute(torch::nn::Module& 
 
 std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& module) const {
   auto scopes = state_->precision->scopes(module);
+  const auto cut = state_->cut_models.find(&module);
+  if (cut != state_->cut_models.end() && !scopes->has(parallel::ForwardOrder::kParallel)) {
+    scopes->add(parallel::ForwardOrder::kParallel, cut->second);
+  }
+  if (state_->layout.divides_model()) {
+    // Without gradients, outputs go to metrics and files, which take memory.
+    scopes->output = [](const at::Tensor& tensor) {
+      return at::GradMode::is_enabled() ? tensor : parallel::whole_value(tensor);
+    };
+  }
   const auto& recompute = options().recompute;
   if (recompute.enabled && !scopes->has(parallel::ForwardOrder::kRecompute))
     scopes->add(parallel::ForwardOrder::kRecompute, parallel::recompute_hook(module, recompute));
@@ -69,7 +82,7 @@ data::LoaderOptions Preparation::loader_options(bool place) const {
 }
 
 optim::PreparedSchedulerOptions Preparation::scheduler_options() const {
-  return hasten::scheduler_options(options(), process().world_size());
+  return hasten::scheduler_options(options(), state_->data_process.world_size());
 }
 
 }  // namespace hasten

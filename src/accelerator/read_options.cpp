@@ -8,6 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
+#include "hasten/settings/parallelism_config.h"
 
 namespace hasten {
 namespace {
@@ -22,7 +23,6 @@ struct Missing {
 constexpr Missing kMissing[] = {
     {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
     {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
-    {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"},
     {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
      "a program that binds itself to the cores near its GPU (the launcher's --numa_binding node does that)"}};
 
@@ -43,6 +43,21 @@ void refuse_what_is_missing(const Environment& environment) {
                    ", which this version does not have yet. Leave it out, or set it to no.");
 }
 
+// The launcher's sizes; the program's own count before them.
+parallel::ParallelOptions read_parallel(parallel::ParallelOptions options, const Environment& environment) {
+  if (!plan::uses_parallelism_config(environment)) return options;
+  const auto given = plan::resolve_parallelism({}, environment);
+  const auto read = [](int& size, int64_t value) {
+    if (size == 1) size = static_cast<int>(value);
+  };
+  read(options.dp_replicate, given.dp_replicate);
+  read(options.dp_shard, given.dp_shard);
+  read(options.cp, given.cp);
+  read(options.sp, given.sp);
+  read(options.tp, given.tp);
+  return options;
+}
+
 }  // namespace
 
 ReadOptions read_options(AcceleratorOptions options, Environment environment) {
@@ -55,6 +70,7 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
                      "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
+  options.parallel = read_parallel(options.parallel, environment);
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
   if (!options.change_process) {
     options.tune_allocator = false;
@@ -71,6 +87,21 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   }
   if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.project_dir;
   return {std::move(options), std::move(environment)};
+}
+
+parallel::ShardOptions shard_options(const AcceleratorOptions& options, const parallel::Layout& layout) {
+  parallel::ShardOptions shard = options.shard;
+  const auto& sizes = layout.sizes();
+  if (sizes.dp_shard == 1) return shard;
+  if (shard.stage == parallel::ShardStage::kNone) shard.stage = parallel::ShardStage::kParameters;
+  if (sizes.dp_replicate == 1) return shard;
+  if (!shard.mesh.empty()) {
+    throw UsageError(Origin{"accelerator"}, "shard.mesh beside parallel.dp_replicate ", sizes.dp_replicate,
+                     " x dp_shard ", sizes.dp_shard, ": both lay out the ranks. Leave shard.mesh out.");
+  }
+  shard.mesh = {{"dp_replicate", sizes.dp_replicate}, {"dp_shard", sizes.dp_shard}};
+  shard.shard_over = "dp_shard";
+  return shard;
 }
 
 training::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {

@@ -22,6 +22,9 @@
 
 namespace hasten::checkpoint {
 
+/// Throws: UsageError for a call on models that are cut over ranks.
+void require_whole_parameters(const RunParts& run, const char* what);
+
 /// Counts the steps of each optimizer that were made.
 class StepCounter : public training::StepPolicy {
  public:

@@ -18,6 +18,7 @@
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/files/safetensors/shard_split.h"
+#include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
 namespace {

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/in_parts.h"
 
 namespace hasten::checkpoint {
@@ -34,7 +35,11 @@ void collect(const torch::nn::Module& module, const std::string& path, const Sta
   const auto keep = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined()) out.set(options.prefix + path + name, options.keep_vars ? tensor : tensor.detach());
   };
-  for (const auto& item : module.named_parameters(false)) keep(item.key(), item.value());
+  for (const auto& item : module.named_parameters(false)) {
+    // One at a time, so that a rank holds no more than one whole one beside what it returns.
+    const bool is_part = item.value().defined() && parallel::placed_by(item.value()) != nullptr;
+    keep(item.key(), is_part && !options.keep_vars ? parallel::gather_parameter(item.value()) : item.value());
+  }
   for (const auto& item : module.named_buffers(false)) {
     if (!is_excluded(path + item.key(), options)) keep(item.key(), item.value());
   }

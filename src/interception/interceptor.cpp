@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/interception/before_scopes.h"
 #include "interception/operator_table.h"
 
 namespace hasten::interception {
@@ -40,9 +41,12 @@ struct InterceptorList : c10::BackendMeta {
   Interceptors all;
   /// Of each, the operators that it names, read once.
   std::vector<std::vector<std::string_view>> names;
+  /// Of each, as which it is asked before the scopes; null for those that are not.
+  std::vector<const BeforeScopes*> before;
 
   void add(std::shared_ptr<Interceptor> interceptor) {
     names.push_back(interceptor->operators());
+    before.push_back(dynamic_cast<const BeforeScopes*>(interceptor.get()));
     all.push_back(std::move(interceptor));
   }
 
@@ -50,6 +54,7 @@ struct InterceptorList : c10::BackendMeta {
   void release_resources() override {
     all.clear();
     names.clear();
+    before.clear();
   }
 };
 
@@ -113,7 +118,8 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// The interceptors of all tensor arguments, each once, in the order of the arguments.
+// The interceptors of all tensor arguments, each once, in the order of the arguments; without those that come before
+// the scopes.
 Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level level) {
   Interceptors found;
   const std::string& name = op.schema().name();
@@ -121,7 +127,7 @@ Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level leve
     for (size_t i = 0; i < list.all.size(); ++i) {
       const auto& interceptor = list.all[i];
       const auto& wanted = list.names[i];
-      if (interceptor->level() != level) continue;
+      if (list.before[i] != nullptr || interceptor->level() != level) continue;
       if (level == Level::kOperators && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
       if (std::find(found.begin(), found.end(), interceptor) == found.end()) found.push_back(interceptor);
     }
@@ -130,6 +136,28 @@ Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level leve
     visit_tensors(stack[i], [&](const at::Tensor& tensor) {
       if (tensor.defined() && tensor.key_set().has(key_of(level))) visit_list(tensor, add_all);
     });
+  }
+  return found;
+}
+
+// The interceptors of all tensor arguments that come before the scopes, each once, by their order.
+std::vector<std::pair<int, std::shared_ptr<Interceptor>>> asked_before(const c10::OperatorHandle& op,
+                                                                       const Stack& stack) {
+  std::vector<std::pair<int, std::shared_ptr<Interceptor>>> found;
+  const auto add_all = [&](const InterceptorList& list) {
+    for (size_t i = 0; i < list.all.size(); ++i) {
+      if (list.before[i] == nullptr) continue;
+      const auto known = [&](const auto& item) { return item.second == list.all[i]; };
+      if (std::none_of(found.begin(), found.end(), known)) found.emplace_back(list.before[i]->order(), list.all[i]);
+    }
+  };
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.key_set().has(kEveryOperatorKey)) visit_list(tensor, add_all);
+    });
+  }
+  if (found.size() > 1) {
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   }
   return found;
 }
@@ -197,6 +225,9 @@ void every_operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet ke
     const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kEveryOperatorKey);
     return op.redispatchBoxed(keys & below, stack);
   }
+  for (const auto& [order, interceptor] : asked_before(op, *stack)) {
+    if (interceptor->intercept(op, *stack)) return;
+  }
   const c10::impl::ExcludeDispatchKeyGuard guard(kEveryOperatorKey);
   if (!ask_every_operator(op, *stack, scopes().size())) op.callBoxed(stack);
 }
@@ -252,6 +283,20 @@ void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor
   if (!list->all.empty()) meta = list;
   impl.set_backend_meta(std::move(meta));
   ByStorage::instance().add(tensor, list);
+}
+
+SharedInterceptor::SharedInterceptor(Interceptor& interceptor) {
+  const auto list = c10::make_intrusive<InterceptorList>();
+  list->add(std::shared_ptr<Interceptor>(std::shared_ptr<void>(), &interceptor));
+  list_ = list;
+}
+
+SharedInterceptor::~SharedInterceptor() = default;
+
+void SharedInterceptor::mark(const at::Tensor& tensor) const {
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  impl.set_backend_meta(list_);
+  KeySetter::set(impl, kEveryOperatorKey, true);
 }
 
 Interceptors interceptors_of(const at::Tensor& tensor, Level level) {

@@ -15,6 +15,7 @@
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/layout/parallel_options.h"
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/precision/autocast.h"
@@ -28,6 +29,7 @@
 
 namespace hasten {
 
+using parallel::ParallelOptions;
 using parallel::RecomputeOptions;
 using parallel::ShardOptions;
 using parallel::ShardStage;
@@ -101,6 +103,9 @@ struct AcceleratorOptions {
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.
   parallel::ShardOptions shard = {.stage = parallel::ShardStage::kNone};
+  /// Cuts models and sequences over the ranks: tensor, sequence and context parallelism (docs/model_parallel.md):
+  /// `.parallel = {.dp_shard = 2, .tp = 2}`. ACCELERATE_USE_PARALLELISM_CONFIG and PARALLELISM_CONFIG_* set its sizes.
+  parallel::ParallelOptions parallel = {};
   /// Accelerate's FSDP settings, instead of `shard`; ACCELERATE_USE_FSDP and FSDP_* set the same (docs/sharding.md).
   std::optional<FsdpPlugin> fsdp = {};
   /// A DeepSpeed configuration, instead of `shard`; ACCELERATE_USE_DEEPSPEED sets the same. Or several by name, of

@@ -38,6 +38,7 @@ class Preparation {
   explicit Preparation(std::shared_ptr<AcceleratorState> state) noexcept : state_(std::move(state)) {}
 
   const AcceleratorOptions& options() const noexcept;
+  /// Rank and world are those of the ranks with other batches (parallel/layout/layout.h).
   const process::Process& process() const noexcept;
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept;
 

@@ -18,9 +18,11 @@ constexpr const char* kAttempt = "find_executable_batch_size";
 
 }  // namespace
 
-Operations::Operations(process::Process process, std::shared_ptr<training::GradientState> gradients)
+Operations::Operations(process::Process process, std::shared_ptr<training::GradientState> gradients,
+                       const std::optional<comm::Group>& data)
     : process_(std::move(process)),
       group_(process_.group().with_check(true)),
+      data_(data ? data->with_check(true) : group_),
       own_process_(process_.with_group(process_.group().with_observer([open = open_](const char* operation) {
         if (open->join) open->join->require_all(text(operation, kOfProgram));
       }))),

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,9 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   using Site = comm::Group::Site;
 
   /// Collectives of operations() are checked (GroupOptions::check) before data moves. Make it by a shared_ptr.
-  Operations(process::Process process, std::shared_ptr<training::GradientState> gradients);
+  /// `data`: the ranks over which tensors and objects are gathered and reduced, those with other batches; unset: all.
+  Operations(process::Process process, std::shared_ptr<training::GradientState> gradients,
+             const std::optional<comm::Group>& data = {});
 
   /// For components, which notify joined loops by themselves.
   const process::Process& process() const noexcept { return process_; }
@@ -46,7 +49,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks' structures differ.
   template <class T>
   T gather(const T& value, Site site) {
-    if (!is_joining()) return comm::gather(group(), value, site);
+    if (!is_joining()) return comm::gather(data_, value, site);
     T result = comm::detail::with_tensors(value, join_call({}, comm::tensors_of(value)));
     comm::detail::join_lists(result, [&](const auto& list) { return gather_list(list, site); });
     return result;
@@ -68,7 +71,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// Returns the sum or mean over the ranks, elementwise, of the tensors and numbers of any nested structure.
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options, Site site) {
-    if (!is_joining()) return comm::reduce(group(), value, options, site);
+    if (!is_joining()) return comm::reduce(data_, value, options, site);
     return comm::detail::from_numbers(
         value, join_call({TensorCall::Kind::kReduce, options}, comm::detail::with_numbers(value)));
   }
@@ -76,7 +79,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// Pads every tensor along a dim to the largest size any rank has.
   template <class T>
   T pad_across_processes(const T& value, const comm::PadOptions& options, Site site) {
-    if (!is_joining()) return comm::pad_across_processes(group(), value, options, site);
+    if (!is_joining()) return comm::pad_across_processes(data_, value, options, site);
     return comm::detail::with_tensors(value, join_call({TensorCall::Kind::kPad, {}, options}, comm::tensors_of(value)));
   }
 
@@ -138,7 +141,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   template <comm::Serialisable T>
   std::vector<T> gather_list(const std::vector<T>& list, const Site& site) {
     notify("gather_object");
-    return comm::detail::gather_list(group(), list, site);
+    return comm::detail::gather_list(data_, list, site);
   }
   /// The joined loop, if one is open. The observer of own_group, whose copies may outlive this object, shares it.
   struct OpenLoop {
@@ -158,7 +161,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
 
   std::shared_ptr<OpenLoop> open_ = std::make_shared<OpenLoop>();
   process::Process process_;
-  comm::Group group_;
+  comm::Group group_, data_;
   process::Process own_process_;
   comm::Group own_group_;
   std::shared_ptr<training::GradientState> gradients_;

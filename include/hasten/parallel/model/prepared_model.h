@@ -118,6 +118,7 @@ class PreparedModel {
     const auto dtype = scopes_ ? scopes_->input_dtype : std::nullopt;
     if constexpr (!std::is_reference_v<Output> && precision::Nested<std::remove_cv_t<Output>>) {
       auto output = module.forward(detail::input_as(dtype, std::forward<Arguments>(arguments))...);
+      if (scopes_ && scopes_->output) output = comm::map_tensors(output, scopes_->output);
       if (scopes_ && scopes_->output_dtype) return precision::cast_inputs(*scopes_->output_dtype, output);
       if (scopes_ && scopes_->float32_outputs) return precision::to_float32(output);
       return output;

@@ -6,8 +6,10 @@
 // user's module is not touched: `net(x)` past the handle enters nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,7 +33,7 @@ class ForwardHook {
 };
 
 /// The position of a hook: the first is entered first.
-enum class ForwardOrder { kRecompute, kAutocast };
+enum class ForwardOrder { kParallel, kRecompute, kAutocast };
 
 /// The scopes of a model. Handles of the same model share it.
 class ForwardScopes {
@@ -61,6 +63,8 @@ class ForwardScopes {
 
   /// Floating-point inputs of `model(x)` are cast to this dtype. Unset: they stay.
   std::optional<c10::ScalarType> input_dtype = {};
+  /// Gives each output of `model(x)`, before dtypes are changed. Unset: they stay.
+  std::function<at::Tensor(const at::Tensor&)> output = {};
   /// Half-precision outputs of `model(x)` become float32.
   bool float32_outputs = false;
   /// Floating-point outputs of `model(x)` are cast to this dtype, whatever float32_outputs is. Unset: they are not.

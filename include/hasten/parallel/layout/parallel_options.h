@@ -1,0 +1,31 @@
+// ParallelOptions: how the ranks of a run divide a model and its data among them.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hasten::parallel {
+
+struct ParallelOptions {
+  /// Ranks of each axis, under Accelerate's names without "_size". -1 on one of them: the ranks that the others leave.
+  /// If all are 1, all ranks are data parallel.
+  int dp_replicate = 1;
+  /// Ranks among which optimizer state, gradients or parameters are split (AcceleratorOptions::shard). Above 1 without
+  /// `shard`: all of these are, as FSDP does.
+  int dp_shard = 1;
+  /// Ranks that hold parts of a sequence: keys and values are gathered (cp), or heads are dealt out meanwhile (sp).
+  int cp = 1, sp = 1;
+  /// Ranks that hold parts of the layers.
+  int tp = 1;
+  /// Stages of a pipeline. Above 1 is refused: pipelines are not there yet.
+  int pp = 1;
+  /// With tp: activations between layers are cut on a sequence or batch (Megatron's sequence parallelism).
+  bool sequence_parallel = false;
+  /// With tp, cp or sp: operators without a rule are refused.
+  bool strict = false;
+  /// With tp: names of modules and how they are cut (tensor/tensor_plan.h). Empty: by the model's classes.
+  std::vector<std::pair<std::string, std::string>> tensor_plan = {};
+};
+
+}  // namespace hasten::parallel

@@ -1,0 +1,59 @@
+// Placement: what a rank holds of a parameter, recorded beside the parameter.
+//
+// The record lies with the interceptor that stands for cut or located parameters. So what only needs the record (norms,
+// exchanges, files) needs nothing of tensor or pipeline parallelism.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/parallel/layout/cut.h"
+
+namespace hasten::parallel {
+
+/// A part of a parameter that a rank of a group holds.
+struct Placement {
+  /// Sizes of the whole parameter.
+  std::vector<int64_t> sizes = {};
+  Cut cut = {};
+};
+
+/// Knows the parameters that are cut over the ranks of a group. An interceptor of each of them.
+class PlacedParameters {
+ public:
+  virtual ~PlacedParameters() = default;
+  /// Returns the record of a parameter; null if it is none of these.
+  virtual const Placement* placement(const at::Tensor& parameter) const noexcept = 0;
+  /// The ranks that hold the parts.
+  virtual const comm::Group& group() const noexcept = 0;
+};
+
+/// Returns the owner of the record of a parameter; null for a parameter that is whole on this rank.
+/// Collective: no. Blocks: no. Throws: nothing.
+const PlacedParameters* placed_by(const at::Tensor& parameter);
+
+/// Returns the sizes of the whole parameter, whether it is cut or not.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<int64_t> whole_sizes(const at::Tensor& parameter);
+
+/// Returns true if any of a module's parameters is cut. Collective: no. Blocks: no. Throws: nothing.
+bool has_parts(const torch::nn::Module& module);
+
+/// Returns the whole parameter of parts, on every rank; the parameter itself, detached, if it is whole.
+/// Collective: yes, for a cut one. Blocks: then. Throws: CommError.
+at::Tensor gather_parameter(const at::Tensor& parameter);
+
+/// Returns this rank's part of a whole tensor, as a view or (with blocks) a copy.
+/// Collective: no. Blocks: no. Throws: nothing.
+at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part);
+
+/// Returns the whole tensor of all ranks' parts, by rank; `size` is that of the cut dimension.
+/// Collective: no. Blocks: no. Throws: nothing.
+at::Tensor join_parts(const std::vector<at::Tensor>& parts, const Cut& cut);
+
+}  // namespace hasten::parallel

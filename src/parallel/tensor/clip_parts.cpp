@@ -1,0 +1,48 @@
+// See clip_parts.h.
+#include "hasten/parallel/tensor/clip_parts.h"
+
+#include "hasten/core/error.h"
+#include "hasten/parallel/clip/clip.h"
+#include "hasten/parallel/layout/placement.h"
+
+namespace hasten::parallel {
+namespace {
+
+// The part of a gradient that this rank counts. Of a split one it is the slice. One that is not split counts on the
+// first rank of data(), one of a whole parameter on the first rank of the model.
+OwnedGradient counted_here(const ClipParts& parts) {
+  return [&parts](const at::Tensor& parameter) -> std::optional<at::Tensor> {
+    if (placed_by(parameter) == nullptr && parts.layout.tensor().rank() != 0) return at::Tensor();
+    if (parts.layout.context().rank() != 0) return at::Tensor();
+    const auto slice = parts.sharding ? parts.sharding->owned_gradient(parameter) : std::nullopt;
+    if (slice) return parts.sharding->is_copy() ? at::Tensor() : *slice;
+    return parts.layout.data().rank() == 0 ? parameter.grad() : at::Tensor();
+  };
+}
+
+GradientNorm norm_of(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double norm_type) {
+  return gradient_norm(parameters, {.norm_type = norm_type, .owned = counted_here(parts), .group = parts.everyone});
+}
+
+}  // namespace
+
+double clip_grad_norm_(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
+                       double norm_type) {
+  if (!(max_norm >= 0)) throw UsageError(Origin{"clip"}, "max_norm = ", max_norm, "; expected at least 0.");
+  const auto norm = norm_of(parts, parameters, norm_type);
+  if (!norm.finite) return norm.norm;
+  const double factor = clip_factor(norm.norm, max_norm);
+  if (factor == 1.0) return norm.norm;
+  if (parts.sharding) {
+    parts.sharding->scale_gradients_(parameters, factor);
+  } else {
+    scale_gradients_(parameters, factor);
+  }
+  return norm.norm;
+}
+
+bool has_finite_gradients(const ClipParts& parts, const std::vector<at::Tensor>& parameters) {
+  return norm_of(parts, parameters, 2.0).finite;
+}
+
+}  // namespace hasten::parallel

@@ -1,0 +1,137 @@
+// See cut_axis.h.
+#include "parallel/tensor/cut_axis.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+
+namespace hasten::parallel::tensor {
+namespace {
+
+uint64_t next_bit() {
+  static std::atomic<uint64_t> next = 0;
+  return uint64_t{1} << (next++ % 64);
+}
+
+}  // namespace
+
+CutAxis::CutAxis(comm::Group group, AxisOptions options)
+    // The rules run alike on all ranks; a call that differs is found by the group's own header checks.
+    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {
+  const uint64_t seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
+  own_random_ =
+      at::make_generator<at::CPUGeneratorImpl>(seed * 1000003 + 7919 * static_cast<uint64_t>(part() + 1)).get_state();
+}
+
+CutAxis::~CutAxis() = default;
+
+const Placement* CutAxis::placement(const at::Tensor& parameter) const noexcept {
+  if (!parameter.defined()) return nullptr;
+  auto* const impl = parameter.unsafeGetTensorImpl();
+  // An address may come again; a recorded parameter has a list of interceptors.
+  if (impl->get_backend_meta() == nullptr) return nullptr;
+  const auto found = parameters_.find(impl);
+  return found == parameters_.end() ? nullptr : &found->second;
+}
+
+void CutAxis::add(const std::string& name, const at::Tensor& parameter, Placement placement) {
+  watched_.emplace_back(name, c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
+  parameters_.insert_or_assign(parameter.unsafeGetTensorImpl(), std::move(placement));
+  interception::add_interceptor(parameter, shared_from_this());
+}
+
+void CutAxis::require_intact() const {
+  for (const auto& [name, weak] : watched_) {
+    const auto impl = weak.lock();
+    if (!impl || impl->get_backend_meta() != nullptr) continue;
+    throw UsageError(Origin{"tensor", part(), num_parts()}, "the values of '", name,
+                     "' were replaced after prepare (to(), set_data), so that it is no longer known as a part. Move or "
+                     "convert the model before prepare.");
+  }
+}
+
+at::Tensor CutAxis::wrap(at::Tensor local, const Cut& cut, int64_t size) {
+  if (!cut.is_cut() || !local.defined()) return local;
+  auto sizes = local.sizes().vec();
+  auto& own = sizes.at(static_cast<size_t>(cut.dim));
+  if (own != part_size(size, cut.blocks, num_parts(), part())) {
+    throw InternalError(Origin{"tensor", part(), num_parts()}, "a part of ", own, " of ", size, " (", describe(cut),
+                        ") on ", num_parts(), " ranks.");
+  }
+  own = size;
+  const at::Tensor value(c10::make_intrusive<GlobalTensor>(*this, std::move(local), cut, sizes));
+  list_.mark(value);
+  return value;
+}
+
+Argument CutAxis::look(const at::Tensor& tensor) const {
+  Argument found{.tensor = tensor, .local = tensor, .cut = {}, .sizes = {}};
+  if (!tensor.defined()) return found;
+  if (const auto* const global = GlobalTensor::of(tensor); global != nullptr && &global->axis() == this) {
+    found.local = global->local();
+    found.cut = global->cut();
+  } else if (const Placement* const place = placement(tensor)) {
+    found.cut = place->cut;
+    found.sizes = place->sizes;
+    return found;
+  }
+  found.sizes = tensor.sizes().vec();
+  return found;
+}
+
+void CutAxis::note_gathered(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (options_.strict) {
+    throw UsageError(Origin{"tensor", part(), num_parts()}, "'", name, "' has no rule for values that are cut over ",
+                     options_.name,
+                     ", and strict is set. Compute it on parallel::whole_value(x), or leave strict out.");
+  }
+  const std::lock_guard lock(mutex_);
+  if (gathered_[name]++ > 0) return;
+  Logger("tensor", {part(), num_parts()})
+      .warning(text("'", name, "' has no rule for values that are cut over ", options_.name,
+                    "; it runs on whole values, on every rank."));
+}
+
+ParallelCounts CutAxis::counts() const {
+  const std::lock_guard lock(mutex_);
+  return {num_operators_, num_exchanges_, gathered_};
+}
+
+CutAxis::OwnRandom::OwnRandom(CutAxis& axis, c10::Device device)
+    : axis_(axis), generator_(at::globalContext().defaultGenerator(device.is_cpu() ? c10::Device(at::kCPU) : device)) {
+  if (!device.is_cpu()) return;
+  const std::lock_guard lock(generator_.mutex());
+  shared_ = generator_.get_state();
+  generator_.set_state(axis.own_random_);
+}
+
+CutAxis::OwnRandom::~OwnRandom() {
+  if (!shared_.defined()) return;
+  const std::lock_guard lock(generator_.mutex());
+  axis_.own_random_ = generator_.get_state();
+  generator_.set_state(shared_);
+}
+
+GlobalTensor::GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, const std::vector<int64_t>& sizes)
+    : c10::TensorImpl(c10::DispatchKeySet(), local.dtype(), local.device()),
+      axis_(axis.shared_from_this()),
+      local_(std::move(local)),
+      cut_(cut) {
+  set_sizes_contiguous(sizes);
+}
+
+const GlobalTensor* GlobalTensor::of(const at::Tensor& tensor) noexcept {
+  if (!tensor.defined()) return nullptr;
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  // All of them have a list of interceptors; few other tensors do.
+  return impl->get_backend_meta() == nullptr ? nullptr : dynamic_cast<const GlobalTensor*>(impl);
+}
+
+}  // namespace hasten::parallel::tensor

@@ -1,0 +1,154 @@
+// CutAxis and GlobalTensor: values that are cut over the ranks of one group, and the parameters that are.
+//
+// Operators see tensors of global sizes. The handler (handler.h) replaces an operator on them by operators on this
+// rank's parts, and by exchanges (exchange.h) where parts do not suffice. A rule an operator tells how (rules.h). Two
+// axes may cut one value: the part of the outer one is then a global tensor of the inner one.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/interception/before_scopes.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/cut.h"
+#include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/tensor/parallel_counts.h"
+
+namespace hasten::parallel::tensor {
+
+/// How attention meets a sequence that is cut.
+enum class SequenceAttention {
+  /// Keys and values of all ranks come to each.
+  kGather,
+  /// Each rank has all positions of some heads meanwhile (Ulysses).
+  kHeads,
+};
+
+struct AxisOptions {
+  /// "tp", "cp" or "sp", for words.
+  std::string name = "tp";
+  /// Axes of lower numbers are outside.
+  int order = 2;
+  /// What leaves a product over a cut dimension is cut on a sequence, and not whole on all ranks.
+  bool sequence_parallel = false;
+  /// An operator without a rule is refused, and not carried out on whole values.
+  bool strict = false;
+  SequenceAttention attention = SequenceAttention::kGather;
+};
+
+/// An operator's argument, as a rule reads it.
+struct Argument {
+  at::Tensor tensor;
+  /// This rank's part; the tensor itself if it is whole.
+  at::Tensor local;
+  Cut cut;
+  /// Of the whole value.
+  std::vector<int64_t> sizes;
+
+  bool is_cut() const noexcept { return cut.is_cut(); }
+  int64_t dim() const noexcept { return static_cast<int64_t>(sizes.size()); }
+  int64_t size(int64_t dim) const { return sizes[static_cast<size_t>(dim)]; }
+  /// The size of the cut dimension.
+  int64_t cut_size() const { return size(cut.dim); }
+};
+
+class CutAxis : public interception::Interceptor,
+                public interception::BeforeScopes,
+                public PlacedParameters,
+                public std::enable_shared_from_this<CutAxis> {
+ public:
+  CutAxis(comm::Group group, AxisOptions options);
+  ~CutAxis() override;
+
+  interception::Level level() const override { return interception::Level::kEveryOperator; }
+  int order() const noexcept override { return options_.order; }
+  const Placement* placement(const at::Tensor& parameter) const noexcept override;
+  const comm::Group& group() const noexcept override { return group_; }
+
+  const AxisOptions& options() const noexcept { return options_; }
+  int num_parts() const noexcept { return group_.world_size(); }
+  int part() const noexcept { return group_.rank(); }
+  /// Returns this rank's interval of a block of `size`.
+  CutInterval part_of(int64_t size) const noexcept { return parallel::part_of(size, num_parts(), part()); }
+
+  /// Records a parameter that holds this rank's part.
+  void add(const std::string& name, const at::Tensor& parameter, Placement placement);
+  /// Throws: UsageError for a parameter whose values were replaced since (to(), set_data), which loses its record.
+  void require_intact() const;
+
+  /// Returns the global tensor of a part; the part itself for a cut of nothing. `size`: of the cut dimension.
+  at::Tensor wrap(at::Tensor local, const Cut& cut, int64_t size);
+  Argument look(const at::Tensor& tensor) const;
+
+  /// Notes an operator on cut values, and an exchange, for TensorParallel::counts.
+  void count_operator() noexcept { ++num_operators_; }
+  void count_exchange() noexcept { ++num_exchanges_; }
+  /// An operator is carried out on whole values: notes it, says it once a name, or refuses it if strict.
+  void note_gathered(const c10::OperatorHandle& op);
+  ParallelCounts counts() const;
+  /// Its bit among the axes whose rules are running.
+  uint64_t bit() const noexcept { return bit_; }
+
+  /// While it exists, random operators draw from this rank's own generator.
+  class OwnRandom;
+
+ private:
+  comm::Group group_;
+  AxisOptions options_;
+  uint64_t bit_;
+  std::unordered_map<const c10::TensorImpl*, Placement> parameters_;
+  /// By name; weak, since the parameters keep this object.
+  std::vector<std::pair<std::string, c10::weak_intrusive_ptr<c10::TensorImpl>>> watched_;
+  interception::SharedInterceptor list_;
+  at::Tensor own_random_;
+  std::atomic<int64_t> num_operators_ = 0, num_exchanges_ = 0;
+  mutable std::mutex mutex_;
+  std::map<std::string, int64_t> gathered_;
+};
+
+class CutAxis::OwnRandom {
+ public:
+  OwnRandom(CutAxis& axis, c10::Device device);
+  ~OwnRandom();
+  OwnRandom(const OwnRandom&) = delete;
+  OwnRandom& operator=(const OwnRandom&) = delete;
+
+ private:
+  CutAxis& axis_;
+  at::Generator generator_;
+  at::Tensor shared_;
+};
+
+/// A value of global sizes, of which this rank holds a part. It has no memory and no gradient of its own: gradients
+/// flow between the parts. It says that it is contiguous, so that a program's contiguous() before a view costs nothing.
+/// The part is made contiguous where that is needed.
+class GlobalTensor final : public c10::TensorImpl {
+ public:
+  GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, const std::vector<int64_t>& sizes);
+
+  const at::Tensor& local() const noexcept { return local_; }
+  const Cut& cut() const noexcept { return cut_; }
+  CutAxis& axis() const noexcept { return *axis_; }
+
+  /// Returns the implementation of a tensor that is one; else null.
+  static const GlobalTensor* of(const at::Tensor& tensor) noexcept;
+
+ private:
+  std::shared_ptr<CutAxis> axis_;
+  at::Tensor local_;
+  Cut cut_;
+};
+
+}  // namespace hasten::parallel::tensor

@@ -1,0 +1,149 @@
+// The table of rules, and what they share. See rules.h.
+#include "parallel/tensor/rules.h"
+
+#include <utility>
+
+#include "hasten/core/error.h"
+
+namespace hasten::parallel::tensor {
+namespace {
+
+const Rules& rules() {
+  static const Rules table = [] {
+    Rules all;
+    add_shape_rules(all);
+    add_product_rules(all);
+    add_attention_rules(all);
+    add_reduce_rules(all);
+    add_loss_rules(all);
+    add_unary_rules(all);
+    return all;
+  }();
+  return table;
+}
+
+// While it exists, operators on cut parameters are taken although a rule is running. A composite operator is carried
+// out by the operators of which it is made.
+class Decomposed {
+ public:
+  explicit Decomposed(const CutAxis& axis) : before_(running_axes()) { running_axes() &= ~axis.bit(); }
+  ~Decomposed() { running_axes() = before_; }
+  Decomposed(const Decomposed&) = delete;
+  Decomposed& operator=(const Decomposed&) = delete;
+
+ private:
+  uint64_t before_;
+};
+
+bool has_out(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (argument.is_out()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+uint64_t& running_axes() {
+  thread_local uint64_t axes = 0;
+  return axes;
+}
+
+void apply_rule(CutAxis& axis, const c10::OperatorHandle& op, interception::Stack& stack) {
+  RuleCall call(axis, op, stack);
+  bool any_cut = false;
+  call.replace([&](const at::Tensor& tensor) {
+    any_cut = any_cut || axis.look(tensor).is_cut();
+    return tensor;
+  });
+  if (!any_cut) return op.callBoxed(stack);
+  if (has_out(op.schema())) {
+    throw UsageError(Origin{"tensor", axis.part(), axis.num_parts()}, "'", op.schema().name(),
+                     "' with an out= tensor on a value that is cut over ", axis.options().name,
+                     ". Use the form that returns its result.");
+  }
+  const auto found = rules().find(op.schema().name());
+  if (found != rules().end()) return found->second(call);
+  if (op.hasTag(at::Tag::pointwise)) return pointwise_rule(call);
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    const Decomposed scope(axis);
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  }
+  call.call_on_whole();
+}
+
+int64_t RuleCall::integer(size_t i, int64_t otherwise) const {
+  return i < size() && (*this)[i].isInt() ? (*this)[i].toInt() : otherwise;
+}
+
+int64_t RuleCall::dim(size_t i, int64_t dims) const {
+  const int64_t given = integer(i);
+  return given < 0 ? given + dims : given;
+}
+
+void RuleCall::give(at::Tensor result) {
+  give_value(std::move(result));
+}
+
+void RuleCall::give_value(c10::IValue result) {
+  stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(begin_), stack_.end());
+  stack_.push_back(std::move(result));
+}
+
+void RuleCall::give(const std::vector<at::Tensor>& results) {
+  stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(begin_), stack_.end());
+  stack_.emplace_back(c10::List<at::Tensor>(results));
+}
+
+at::Tensor RuleCall::call() {
+  op.callBoxed(stack_);
+  return stack_.at(begin_).isTensor() ? stack_.at(begin_).toTensor() : at::Tensor();
+}
+
+void RuleCall::call_on_parts(const Cut& cut, int64_t size) {
+  replace([&](const at::Tensor& tensor) { return axis.look(tensor).local; });
+  op.callBoxed(stack_);
+  for (size_t i = begin_; i < stack_.size(); ++i) {
+    replace_at(stack_[i], [&](const at::Tensor& tensor) { return axis.wrap(tensor, cut, size); });
+  }
+}
+
+void RuleCall::call_on_whole() {
+  axis.note_gathered(op);
+  const bool writes = op.schema().is_mutable();
+  const at::Tensor self = writes && has_tensor(0) ? (*this)[0].toTensor() : at::Tensor();
+  const Argument before = axis.look(self);
+  replace([&](const at::Tensor& tensor) { return whole(axis.look(tensor)); });
+  op.callBoxed(stack_);
+  if (!writes || !before.is_cut()) return;
+  // The write goes to this rank's part.
+  const at::Tensor written = part(axis.look(stack_.at(begin_).toTensor()), before.cut);
+  before.local.copy_(written);
+  stack_.at(begin_) = self;
+}
+
+at::Tensor RuleCall::whole(const Argument& x) const {
+  if (!x.is_cut()) return x.local;
+  return exchange(axis, x.local, {ExchangeKind::kGather, x.cut, x.cut_size()});
+}
+
+at::Tensor RuleCall::whole_for_parts(const Argument& x) const {
+  if (!x.is_cut()) return entered(x);
+  return exchange(axis, x.local, {ExchangeKind::kGatherForParts, x.cut, x.cut_size()});
+}
+
+at::Tensor RuleCall::part(const Argument& x, const Cut& cut) const {
+  if (x.cut == cut) return x.local;
+  return exchange(axis, whole(x), {ExchangeKind::kSlice, cut, x.size(cut.dim)});
+}
+
+at::Tensor RuleCall::entered(const Argument& x) const {
+  if (!x.local.defined()) return x.local;
+  return exchange(axis, x.local, {ExchangeKind::kEnter});
+}
+
+at::Tensor RuleCall::sum(const at::Tensor& x) const {
+  return exchange(axis, x, {ExchangeKind::kSum});
+}
+
+}  // namespace hasten::parallel::tensor

@@ -1,0 +1,125 @@
+// Rules of pointwise operators, copies and random masks. See rules.h.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "parallel/tensor/rules.h"
+
+namespace hasten::parallel::tensor {
+namespace {
+
+// The cut of the result: that of the first cut argument, counted over the dimensions of the largest.
+struct Wanted {
+  int64_t dims = 0;
+  Cut cut = {};
+  int64_t size = 0;
+};
+
+Wanted wanted(RuleCall& call) {
+  Wanted found;
+  call.replace([&](const at::Tensor& tensor) {
+    found.dims = std::max(found.dims, tensor.dim());
+    return tensor;
+  });
+  call.replace([&](const at::Tensor& tensor) {
+    const Argument x = call.axis.look(tensor);
+    if (x.is_cut() && !found.cut.is_cut()) {
+      found.cut = {x.cut.dim + found.dims - x.dim(), x.cut.blocks};
+      found.size = x.cut_size();
+    }
+    return tensor;
+  });
+  return found;
+}
+
+// Of an argument, what goes with parts that are cut as wanted.
+at::Tensor matching(RuleCall& call, const at::Tensor& tensor, const Wanted& to) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+  const Argument x = call.axis.look(tensor);
+  const int64_t dim = to.cut.dim - (to.dims - x.dim());
+  const bool has_dim = dim >= 0 && x.sizes[static_cast<size_t>(dim)] == to.size;
+  if (has_dim) return call.part(x, {dim, to.cut.blocks});
+  if (!x.is_cut()) return call.entered(x);
+  return call.whole_for_parts(x);
+}
+
+// A copy, or what else keeps sizes: on the part.
+void unary_rule(RuleCall& call) {
+  const Argument x = call.argument(0);
+  if (!x.is_cut()) return call.call_on_whole();
+  call.call_on_parts(x.cut, x.cut_size());
+}
+
+void random_rule(RuleCall& call) {
+  const Argument x = call.argument(0);
+  if (!x.is_cut()) return call.call_on_whole();
+  const bool writes = call.op.schema().is_mutable();
+  const at::Tensor self = call[0].toTensor();
+  const CutAxis::OwnRandom own(call.axis, x.local.device());
+  call.call_on_parts(x.cut, x.cut_size());
+  if (writes) call.give(self);
+}
+
+// Of one shape and place with another tensor.
+void like_rule(RuleCall& call) {
+  unary_rule(call);
+}
+
+// Sizes of its own: a whole value.
+void new_rule(RuleCall& call) {
+  call.replace([&](const at::Tensor& tensor) { return call.axis.look(tensor).local; });
+  call.give(call.call());
+}
+
+// The same on all ranks: branches of the program must not part.
+void equal_rule(RuleCall& call) {
+  const Argument a = call.argument(0), b = call.argument(1);
+  if (a.tensor.is_same(b.tensor)) return call.give_value(true);
+  if (a.sizes != b.sizes) return call.give_value(false);
+  const at::NoGradGuard no_grad;
+  const Cut cut = a.is_cut() ? a.cut : b.cut;
+  const bool own = call.part(a, cut).equal(call.part(b, cut));
+  const at::Tensor all = at::full({}, own ? 1 : 0, at::TensorOptions(at::kInt));
+  call.axis.group().all_reduce_(all, comm::ReduceOp::kMin);
+  call.axis.count_exchange();
+  call.give_value(all.item<int>() == 1);
+}
+
+}  // namespace
+
+void pointwise_rule(RuleCall& call) {
+  const Wanted to = wanted(call);
+  const bool writes = call.op.schema().is_mutable();
+  const at::Tensor self = call.has_tensor(0) ? call[0].toTensor() : at::Tensor();
+  if (writes && !call.axis.look(self).is_cut()) {
+    // A whole tensor takes in a cut one.
+    call.replace([&](const at::Tensor& tensor) { return call.whole(call.axis.look(tensor)); });
+    call.call();
+    return;
+  }
+  call.replace([&](const at::Tensor& tensor) { return matching(call, tensor, to); });
+  const at::Tensor result = call.call();
+  call.give(writes ? self : call.wrap(result, to.cut, to.size));
+}
+
+void add_unary_rules(Rules& rules) {
+  for (const char* name : {"aten::contiguous", "aten::to", "aten::clone", "aten::_to_copy", "aten::detach",
+                           "aten::alias", "aten::_conj", "aten::resolve_conj", "aten::resolve_neg", "aten::positive"}) {
+    rules[name] = unary_rule;
+  }
+  for (const char* name : {"aten::dropout", "aten::dropout_", "aten::native_dropout", "aten::bernoulli",
+                           "aten::bernoulli_", "aten::rand_like", "aten::randn_like", "aten::normal_", "aten::uniform_",
+                           "aten::alpha_dropout", "aten::rrelu_with_noise"}) {
+    rules[name] = random_rule;
+  }
+  for (const char* name : {"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"}) {
+    rules[name] = like_rule;
+  }
+  for (const char* name : {"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}) {
+    rules[name] = new_rule;
+  }
+  rules["aten::equal"] = equal_rule;
+}
+
+}  // namespace hasten::parallel::tensor

@@ -1,0 +1,134 @@
+// See tensor_parallel.h.
+#include "hasten/parallel/tensor/tensor_parallel.h"
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/types.h>
+
+#include <set>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/placement.h"
+#include "hasten/plan/module_tree.h"
+#include "parallel/parameters/parameter_sync.h"
+#include "parallel/tensor/cut_axis.h"
+#include "parallel/tensor/exchange.h"
+#include "parallel/tensor/handler.h"
+#include "parallel/tensor/model_rules.h"
+
+namespace hasten::parallel {
+namespace {
+
+// Only the owners of tables name them so; other modules may hold them as well.
+std::set<const c10::TensorImpl*> tables_of(const torch::nn::Module& module) {
+  std::set<const c10::TensorImpl*> tables;
+  module.apply([&](const torch::nn::Module& part) {
+    if (const auto* table = part.as<torch::nn::EmbeddingImpl>()) tables.insert(table->weight.unsafeGetTensorImpl());
+  });
+  return tables;
+}
+
+std::vector<PlanParameter> plan_parameters(const torch::nn::Module& module) {
+  const auto tables = tables_of(module);
+  std::vector<PlanParameter> all;
+  for (const auto& item : module.named_parameters()) {
+    const auto* const identity = item.value().unsafeGetTensorImpl();
+    const bool owns = item.key().find("lm_head") == std::string::npos;
+    all.push_back({item.key(), item.value().sizes().vec(), owns && tables.contains(identity), identity});
+  }
+  return all;
+}
+
+void require_plan(const TensorPlan& plan, const torch::nn::Module& module, const comm::Group& group) {
+  if (!plan.empty()) return;
+  std::vector<std::string> names;
+  module.apply([&](const std::string& name, const torch::nn::Module& part) {
+    if (!name.empty() && !part.parameters(false).empty()) names.push_back(name);
+  });
+  throw UsageError(
+      Origin{"tensor", group.rank(), group.world_size()}, "there is no rule for cutting '",
+      plan::short_class_name(module.name()),
+      "'. Give a plan, .parallel.tensor_plan = {{NAME, \"colwise\"}, {NAME, \"rowwise\"}}, with names of: ",
+      join(names, ", "), ".");
+}
+
+class ForwardScopeHook : public ForwardHook {
+ public:
+  explicit ForwardScopeHook(std::shared_ptr<tensor::CutAxis> axis) : axis_(std::move(axis)) {}
+  std::unique_ptr<Entered> enter(torch::nn::Module&) override {
+    axis_->require_intact();
+    return std::make_unique<Scope>();
+  }
+
+ private:
+  struct Scope : Entered {
+    tensor::ForwardScope scope;
+  };
+  std::shared_ptr<tensor::CutAxis> axis_;
+};
+
+void require_no_gradient(const std::string& name, const at::Tensor& parameter, const comm::Group& group) {
+  if (!parameter.is_leaf()) {
+    throw UsageError(Origin{"tensor", group.rank(), group.world_size()}, "'", name,
+                     "' is computed from other tensors, and cannot be cut. Cut what it is computed from.");
+  }
+}
+
+}  // namespace
+
+TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, const TensorParallelOptions& options) {
+  if (group.world_size() == 1) return;
+  check_same_module(module, group);
+  const int parts = group.world_size();
+  const auto parameters = plan_parameters(module);
+  const TensorPlan plan = options.plan.empty() ? tensor::plan_by_classes(module, parameters, parts) : options.plan;
+  require_plan(plan, module, group);
+  cuts_ = resolve_plan(plan, parameters, parts);
+  std::vector<at::Tensor> values = module.parameters();
+  const auto buffers = module.buffers();
+  values.insert(values.end(), buffers.begin(), buffers.end());
+  broadcast_tensors(values, group);
+  values.clear();
+  axis_ = tensor::make_axis(group, {.sequence_parallel = options.sequence_parallel, .strict = options.strict});
+  const at::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    const auto found = cuts_.find(item.key());
+    if (found == cuts_.end()) continue;
+    at::Tensor parameter = item.value();
+    require_no_gradient(item.key(), parameter, group);
+    Placement placement{parameter.sizes().vec(), found->second};
+    parameter.mutable_grad() = at::Tensor();
+    parameter.set_data(
+        cut_tensor(parameter.detach(), found->second, parts, group.rank()).clone(at::MemoryFormat::Contiguous));
+    axis_->add(item.key(), parameter, std::move(placement));
+  }
+}
+
+std::shared_ptr<ForwardHook> TensorParallel::forward_hook() const {
+  return axis_ ? std::make_shared<ForwardScopeHook>(axis_) : nullptr;
+}
+
+ParallelCounts TensorParallel::counts() const {
+  return axis_ ? axis_->counts() : ParallelCounts{};
+}
+
+const comm::Group& TensorParallel::group() const noexcept {
+  static const comm::Group kAlone;
+  return axis_ ? axis_->group() : kAlone;
+}
+
+at::Tensor local_value(const at::Tensor& value) {
+  const auto* const global = tensor::GlobalTensor::of(value);
+  return global == nullptr ? value : local_value(global->local());
+}
+
+at::Tensor whole_value(const at::Tensor& value) {
+  return tensor::whole_of(value);
+}
+
+bool is_cut_value(const at::Tensor& value) noexcept {
+  return tensor::GlobalTensor::of(value) != nullptr;
+}
+
+}  // namespace hasten::parallel
