@@ -53,6 +53,7 @@ GLOBAL_STATE = {
     "src/comm/types/purpose.cpp": "the words of the scope that the thread is in",
     "src/comm/backend/device_backend.cpp": "tests put a double in the place of NCCL, which a process has once",
     "src/comm/group/recorded_call.cpp": "the call that the thread is in, whose end its transfers take over",
+    "src/python/errors.cpp": "Python's signals are the main thread's, and come as its exceptions",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
@@ -187,6 +188,10 @@ class Tree:
                 self.parts[match.group(1)] = parts if "." in parts else [".", *parts]
             if "TORCH" in words:
                 self.torch_rooms.add(match.group(1))
+        # The Python module, which cmake/HastenPython.cmake builds: it comes last and may include all rooms.
+        if any(source.room == "python" for source in self.sources):
+            self.rooms["python"] = set(self.rooms)
+            self.torch_rooms.add("python")
 
     def read(self, path):
         file = self.root / path
@@ -505,7 +510,7 @@ def no_conditions_in_public_headers(tree):
 
 def c10d_in_comm(tree):
     for source in tree.sources:
-        if not source.shipped or source.room == "comm":
+        if not source.shipped or source.room in ("comm", "python"):
             continue
         for line, _ in source.find(r"\bnamespace\s+c10d\b|\bc10d\s*::"):
             yield Finding(source.path, line, "c10d outside comm; use comm::Group")
@@ -586,6 +591,7 @@ def environment_is_documented(tree):
                         yield Finding(source.path, line, f"{name} is not in docs/environment.md")
                     used.add(name)
     elsewhere = "".join(tree.read(path) or "" for path in ("dev", "bench/run", "cmake/FindLibtorch.cmake"))
+    elsewhere += "".join(path.read_text(encoding="utf-8") for path in sorted((tree.root / "python").rglob("*.py")))
     elsewhere += "".join(source.without_comments for source in tree.sources if not source.shipped)
     for name, number in documented.items():
         if name not in used and not re.search(rf"\b{name}\b", elsewhere):

@@ -248,10 +248,41 @@ void require_known(const Interceptor& interceptor) {
   }
 }
 
+// The kernels at the two keys, as long as the process lasts.
+struct Kernels {
+  using Library = torch::Library;
+  Library operators{Library::IMPL, "_", kOperatorKey, __FILE__, __LINE__};
+  Library every_operator{Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__};
+  Library named{Library::IMPL, "aten", kOperatorKey, __FILE__, __LINE__};
+
+  Kernels() {
+    operators.fallback(torch::CppFunction::makeFallthrough());
+    every_operator.fallback(torch::CppFunction::makeFromBoxedFunction<&every_operator_kernel>());
+    for (const char* name : kOperatorTable) {
+      named.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_kernel>());
+    }
+  }
+};
+
+// Registers before the first interceptor, not when the library is loaded. A process may hold two copies of the library,
+// a Python module beside a user's own. libtorch ends it where a static initialiser registers a second time.
+void register_kernels() {
+  try {
+    static const auto* const kernels = new Kernels;
+    (void)kernels;
+  } catch (const c10::Error& error) {
+    throw UsageError(Origin{"interception"},
+                     "another copy of this library in this process intercepts operators, and libtorch takes one "
+                     "interceptor of a kind. Link both programs to one copy, or use what intercepts in one of them (",
+                     error.what_without_backtrace(), ").");
+  }
+}
+
 }  // namespace
 
 void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> interceptor) {
   require_known(*interceptor);
+  register_kernels();
   auto& impl = *tensor.unsafeGetTensorImpl();
   const auto list = c10::make_intrusive<InterceptorList>();
   if (const auto* own = own_list(tensor)) {
@@ -317,7 +348,9 @@ struct EveryOperatorScope::Guard {
   c10::impl::IncludeDispatchKeyGuard include{kEveryOperatorKey};
 };
 
-EveryOperatorScope::EveryOperatorScope(Interceptor& interceptor) : guard_(std::make_unique<Guard>()) {
+EveryOperatorScope::EveryOperatorScope(Interceptor& interceptor) {
+  register_kernels();
+  guard_ = std::make_unique<Guard>();
   scopes().push_back(&interceptor);
 }
 
@@ -341,19 +374,5 @@ struct PassScope::Guard {
 PassScope::PassScope() : guard_(std::make_unique<Guard>()) {}
 
 PassScope::~PassScope() = default;
-
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}
-
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&every_operator_kernel>());
-}
-
-TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
-  for (const char* name : kOperatorTable) {
-    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_kernel>());
-  }
-}
 
 }  // namespace hasten::interception

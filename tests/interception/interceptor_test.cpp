@@ -1,6 +1,7 @@
 #include "hasten/interception/interceptor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -212,6 +213,23 @@ TEST(Interceptor, APassScopeHidesBothLevels) {
 
   EXPECT_TRUE(named->seen.empty());
   EXPECT_TRUE(all->seen.empty());
+}
+
+// As a Python module and a user's own extension would be in one process.
+TEST(Interceptor, OfASecondCopyOfTheLibraryIsRefusedAndTheFirstGoesOn) {
+  const at::Tensor tensor = weight();
+  const auto interceptor = noting({"aten::linear"});
+  add_interceptor(tensor, interceptor);
+  void* const copy = dlopen(HASTEN_SECOND_COPY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(copy, nullptr) << dlerror();
+  const auto try_to_intercept = reinterpret_cast<const char* (*)()>(dlsym(copy, "second_copy_intercepts"));
+  ASSERT_NE(try_to_intercept, nullptr) << dlerror();
+
+  const std::string words = try_to_intercept();
+
+  EXPECT_THAT(words, HasSubstr("another copy of this library"));
+  at::linear(torch::ones({2, 4}), tensor);
+  EXPECT_THAT(interceptor->seen, ElementsAre("aten::linear"));
 }
 
 }  // namespace

@@ -4,10 +4,14 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "hasten/comm/types/wait_check.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
 namespace {
+
+// How often a wait runs the checks of its thread.
+constexpr std::chrono::milliseconds kLooksUp{100};
 
 class C10dTransfer : public Backend::Transfer {
  public:
@@ -15,12 +19,39 @@ class C10dTransfer : public Backend::Transfer {
       : work_(std::move(work)), tensors_(std::move(tensors)) {}
 
   bool done() override { return work_->isCompleted(); }
-  void wait() override { work_->wait(); }
+  void wait() override {
+    // Waits for messages end them where they time out; waits for collectives can be taken up again.
+    const bool can_look_up = is_collective_ && WaitCheck::is_active();
+    while (can_look_up && !wait_a_while()) WaitCheck::run();
+    if (!can_look_up) work_->wait();
+    if (from_) *from_ = work_->sourceRank();
+  }
+  void note_source(std::shared_ptr<int> from) { from_ = std::move(from); }
+  void is_message() { is_collective_ = false; }
 
  private:
+  /// Returns true if the work has ended well.
+  bool wait_a_while() {
+    try {
+      work_->wait(kLooksUp);
+      return true;
+    } catch (const std::exception&) {
+      if (work_->isCompleted()) throw;
+      return false;
+    }
+  }
+
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> tensors_;
+  std::shared_ptr<int> from_;
+  bool is_collective_ = true;
 };
+
+std::unique_ptr<C10dTransfer> message(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes) {
+  auto transfer = std::make_unique<C10dTransfer>(std::move(work), std::vector<at::Tensor>{std::move(bytes)});
+  transfer->is_message();
+  return transfer;
+}
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
@@ -32,6 +63,12 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::MAX;
     case ReduceOp::kProduct:
       return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kBitAnd:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::kBitOr:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::kBitXor:
+      return c10d::ReduceOp::BXOR;
     case ReduceOp::kMean:
       return c10d::ReduceOp::AVG;  // of backends that average
   }
@@ -111,12 +148,23 @@ Backend::Started C10dBackend::barrier() {
 
 Backend::Started C10dBackend::send(at::Tensor bytes, int to, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return started(native()->send(tensors, to, tag), {bytes});
+  return message(native()->send(tensors, to, tag), bytes);
 }
 
 Backend::Started C10dBackend::receive(at::Tensor bytes, int from, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return started(native()->recv(tensors, from, tag), {bytes});
+  return message(native()->recv(tensors, from, tag), bytes);
+}
+
+Backend::Started C10dBackend::receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) {
+  std::vector<at::Tensor> tensors{bytes};
+  auto transfer = message(native()->recvAnysource(tensors, tag), bytes);
+  transfer->note_source(std::move(from));
+  return transfer;
+}
+
+void C10dBackend::set_timeout(std::chrono::milliseconds timeout) {
+  native()->setTimeout(timeout);
 }
 
 }  // namespace hasten::comm

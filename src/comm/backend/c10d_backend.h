@@ -23,6 +23,8 @@ class C10dBackend : public Backend {
   Started barrier() override;
   Started send(at::Tensor bytes, int to, int tag) override;
   Started receive(at::Tensor bytes, int from, int tag) override;
+  Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:
   /// c10d's backend, for one call.

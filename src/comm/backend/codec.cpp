@@ -51,6 +51,10 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin) {
   }
   if (compares(op) && dtype == at::kUInt64)
     refuse(origin, dtype, "min or max", "Convert to int64, or gather the tensors and combine them.");
+  if (is_bitwise(op)) {
+    if (at::isIntegralType(dtype, /*includeBool=*/true)) return;
+    refuse(origin, dtype, name_of(op), "Give whole numbers or booleans; view(dtype) shows the bits of others as such.");
+  }
   if (!at::isComplexType(dtype) || op == ReduceOp::kSum || op == ReduceOp::kMean) return;
   refuse(origin, dtype, op == ReduceOp::kProduct ? "product" : "min or max", "Gather the tensors and combine them.");
 }

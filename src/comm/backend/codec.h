@@ -33,7 +33,7 @@ struct Encoded {
 };
 
 /// Throws: UsageError that names dtype and operation where there is no meaning (mean of integers, max of
-/// complex).
+/// complex, bits of floats).
 void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin);
 
 /// Throws: as check_reduction.

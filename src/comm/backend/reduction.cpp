@@ -32,7 +32,7 @@ struct Half {
   using Computed = float;
 };
 
-enum class Op { kSum, kMean, kProduct, kMin, kMax };
+enum class Op { kSum, kMean, kProduct, kMin, kMax, kAnd, kOr, kXor };
 
 }  // namespace
 

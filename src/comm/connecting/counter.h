@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "hasten/comm/types/wait_check.h"
+
 namespace hasten::comm::shared {
 
 struct Counter {
@@ -79,6 +81,7 @@ void wait(Counter& counter, uint32_t target, const SpinPolicy& patience, const C
     counter.sleep(seen, kSleep);
     if (counter.reached(target)) return;
     try {
+      WaitCheck::run();
       check();
     } catch (...) {
       if (counter.reached(target)) return;

@@ -131,7 +131,7 @@ PeerConnections::PeerConnections(const BackendSetup& setup)
 }
 
 void PeerConnections::connect(const BackendSetup& setup) {
-  const auto deadline = Clock::now() + timeout_;
+  const auto deadline = Clock::now() + timeout_.load();
   const net::Socket listener = listen_for_peers(setup.options);
   const net::Endpoint here = net::local_end(listener);
   const std::string secret = random_hex(sizeof(Hello::secret) / 2);
@@ -231,7 +231,7 @@ void PeerConnections::write_unsent() {
       if (!peer.unsent.empty()) targets.push_back({peer.socket.handle(), POLLOUT, 0});
     }
     const bool has_unsent = targets.size() > 1;
-    if (stopping_ && deadline == Clock::time_point::max()) deadline = Clock::now() + timeout_;
+    if (stopping_ && deadline == Clock::time_point::max()) deadline = Clock::now() + timeout_.load();
     if (closed_ || (stopping_ && (!has_unsent || Clock::now() > deadline))) return;
     if (!has_unsent) {
       left_over_.wait(lock);
@@ -331,10 +331,13 @@ bool PeerConnections::done(const Round& round) {
 }
 
 void PeerConnections::wait(const Round& round) {
-  const auto deadline = Clock::now() + timeout_;
+  const auto deadline = Clock::now() + timeout_.load();
   if (!shared::look(patience_, [&] { return done(round); })) {
     std::unique_lock lock(reading_);
-    while (!is_over(round) && Clock::now() < deadline) sleep(lock);
+    while (!is_over(round) && Clock::now() < deadline) {
+      sleep(lock);
+      if (!is_over(round)) WaitCheck::run();
+    }
   }
   const std::lock_guard lock(reading_);
   if (round.error_) std::rethrow_exception(round.error_);

@@ -71,6 +71,9 @@ class PeerConnections {
   /// std::runtime_error where a rank has gone; what `finish` threw.
   void wait(const Round& round);
 
+  /// Waits that begin later may take this long.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+
   /// Ends all rounds, here and at the peers, with an error.
   void close() noexcept;
 
@@ -111,7 +114,7 @@ class PeerConnections {
   void sleep(std::unique_lock<std::mutex>& lock);
 
   const int rank_;
-  const std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   const RankNames names_;
   const shared::SpinPolicy patience_;
   std::vector<Peer> peers_;

@@ -26,6 +26,7 @@ class DirectCollectives {
   Backend::Started all_gather(const at::Tensor& output, const at::Tensor& input);
   Backend::Started barrier();
 
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { connections_.set_timeout(timeout); }
   void close() noexcept { connections_.close(); }
 
  private:

@@ -72,6 +72,11 @@ class GlooBackend : public C10dBackend {
   }
   Started barrier() override { return direct_.barrier(); }
 
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    direct_.set_timeout(timeout);
+    C10dBackend::set_timeout(timeout);
+  }
+
   void close() noexcept override {
     direct_.close();
     try {

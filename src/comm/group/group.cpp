@@ -13,6 +13,7 @@
 #include "comm/backend/device_backend.h"
 #include "comm/group/group_impl.h"
 #include "comm/group/split.h"
+#include "hasten/comm/types/wait_check.h"
 #include "hasten/core/env.h"
 
 namespace hasten::comm {
@@ -103,6 +104,7 @@ int64_t meet(const Group::Impl& group, const Store& store) {
                       join(missing_ranks()), " of ", group.world_size, " had not come to group '", group.options.name,
                       "'. Look at the output of the missing ranks, or raise the timeout.");
     }
+    WaitCheck::run();
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(20));
   }
@@ -112,7 +114,11 @@ int64_t meet(const Group::Impl& group, const Store& store) {
 }  // namespace
 
 Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
-    : rank(rank_), world_size(world_size_), options(std::move(options_)), logger_("comm", {rank, world_size}) {}
+    : rank(rank_),
+      world_size(world_size_),
+      options(std::move(options_)),
+      timeout_(options.timeout),
+      logger_("comm", {rank, world_size}) {}
 
 Group::Impl::~Impl() {
   if (getpid() != owner_) {
@@ -133,6 +139,14 @@ void Group::Impl::close_backends() noexcept {
   const std::lock_guard lock(backends_mutex_);
   for (Backend* backend : {cpu_.get(), device_.get()}) {
     if (backend != nullptr) backend->close();
+  }
+}
+
+void Group::Impl::set_timeout(std::chrono::milliseconds timeout) {
+  timeout_ = std::min(timeout, kForEver);
+  const std::lock_guard lock(backends_mutex_);
+  for (Backend* backend : {cpu_.get(), device_.get()}) {
+    if (backend != nullptr) backend->set_timeout(timeout_);
   }
 }
 
@@ -163,6 +177,7 @@ Backend* Group::Impl::device_backend() {
   watch_ = std::make_unique<FailureWatch>(look, [this] { close_after_peer(); });
   const std::lock_guard publish(backends_mutex_);
   device_ = std::move(backend);
+  if (timeout() != options.timeout) device_->set_timeout(timeout());
   return made_device_ = device_.get();
 }
 
@@ -185,6 +200,7 @@ void Group::Impl::connect() {
     const std::lock_guard publish(backends_mutex_);
     cpu_ = std::move(backend);
     keys_ = setup.store;
+    if (timeout() != options.timeout) cpu_->set_timeout(timeout());
     connected_ = true;
   } catch (const UsageError&) {
     throw;
@@ -247,6 +263,8 @@ void Group::Impl::rethrow_named(OpType kind) const {
     throw;
   } catch (const CommError&) {
     throw;
+  } catch (const WaitInterrupted& error) {
+    throw CommError(origin(), name_of(kind), name_of(kind), " was not completed: ", error.what(), '.');
   } catch (const Backend::Mismatch& error) {
     throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
@@ -275,7 +293,7 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
     return text(what, " was not completed, for NCCL failed. NCCL_DEBUG=INFO shows more (", backend_words, ").");
   }
   if (timed_out) {
-    return text(what, " was not completed within ", seconds(options.timeout),
+    return text(what, " was not completed within ", seconds(timeout()),
                 ": a rank did not make the same call, or is still busy. Compare what the ranks are doing, or "
                 "raise the "
                 "timeout (",
@@ -476,6 +494,10 @@ std::optional<Group> Group::child(const std::vector<int>& ranks, const std::stri
   group.impl_->run_store = impl_->run_store;
   impl_->add_child(group.impl_);
   return group;
+}
+
+void Group::set_timeout(std::chrono::milliseconds timeout) const {
+  impl_->set_timeout(timeout);
 }
 
 void Group::fail(const std::string& words) const noexcept {

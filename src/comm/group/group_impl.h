@@ -84,9 +84,15 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     return RecordedCall(recorder_.get(), recorder_group_, type, site, facts);
   }
 
+  /// The sender of a message: a rank, or kAnyRank and the place for the number of the one that it was.
+  static constexpr int kAnyRank = -1;
+  struct Sender {
+    int rank;
+    std::shared_ptr<int> found = {};
+  };
   /// Starts a receive that takes the data only where they are what `tensor` is to take.
-  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged, int from,
-                                   int tag, const std::source_location& site);
+  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
+                                   const Sender& sender, int tag, const std::source_location& site);
   /// Messages of the device, all in one call of a backend that exchanges().
   Work<> exchange(const std::vector<PointToPoint>& messages, bool check, const std::source_location& site);
   /// The checked receives from one peer with one tag, which take place one after the other, and why none can
@@ -107,6 +113,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     set_call_label(site);
   }
 
+  void set_timeout(std::chrono::milliseconds timeout);
+
   void fail(const std::string& words) noexcept;
   /// Closes this rank's end because another rank has failed.
   void close_after_peer() noexcept;
@@ -126,6 +134,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::string explain(const std::string& what, const std::string& backend_words) const;
   /// Null where CUDA tensors take the CPU's backend.
   Backend* device_backend();
+  /// The timeout of operations that start now (Group::set_timeout).
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   std::vector<std::shared_ptr<Impl>> children() const;
 
   struct AbandonedTransfer {
@@ -151,6 +161,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::unique_ptr<FailureWatch> watch_;
   std::atomic<bool> connected_ = false;
   std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> failed_ = false;
   mutable std::mutex children_mutex_;
   std::vector<std::weak_ptr<Impl>> children_;

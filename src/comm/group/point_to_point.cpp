@@ -35,18 +35,22 @@ void require_same(const Group::Impl& group, const Fingerprint& mine, const at::T
 }
 
 // A device's messages between two ranks arrive in the order in which they are sent.
-void check_tag(const Group::Impl& group, const Backend& backend, int tag, OpType kind) {
+void check_device_tag(const Group::Impl& group, const Backend& backend, int tag, OpType kind) {
   if (tag == 0 || backend.has_tags()) return;
   throw UsageError(group.origin(), name_of(kind), ": tag ", tag, ", but ", backend.name(),
                    " has no tags: messages between two ranks arrive in the order in which they are sent. Use tag 0, or "
                    "send a tensor of the CPU.");
 }
 
-void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const Group::Site& site) {
+void check_tag(const Group::Impl& group, int tag, OpType kind, const Group::Site& site) {
   group.enter(kind, site);
   if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
-  group.check_rank(peer, "the peer", kind);
   group.require_connected(kind);
+}
+
+void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const Group::Site& site) {
+  check_tag(group, tag, kind, site);
+  group.check_rank(peer, "the peer", kind);
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
 }
 
@@ -57,13 +61,13 @@ void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const 
 /// that did not fit are in the way.
 class Receipt {
  public:
-  Receipt(Group::Impl& group, Backend& backend, at::Tensor tensor, at::Tensor staged, int from, int tag,
-          const std::source_location& site, std::shared_ptr<Receipt> before)
+  Receipt(Group::Impl& group, Backend& backend, at::Tensor tensor, at::Tensor staged, Group::Impl::Sender sender,
+          int tag, const std::source_location& site, std::shared_ptr<Receipt> before)
       : group_(group),
         backend_(backend),
         tensor_(std::move(tensor)),
         staged_(std::move(staged)),
-        from_(from),
+        sender_(std::move(sender)),
         tag_(tag),
         mine_(Fingerprint::of(OpType::kSend, site).with_tensor(tensor_)),
         before_(std::move(before)) {}
@@ -91,23 +95,30 @@ class Receipt {
     if (before_ && !before_->ask(may_wait)) return false;
     before_.reset();
     try {
-      if (const auto broken = group_.broken_channel({from_, tag_})) std::rethrow_exception(broken);
-      if (!record_) record_ = group_.cpu().receive(record_bytes_, from_, tag_);
+      if (const auto broken = group_.broken_channel({sender_.rank, tag_})) std::rethrow_exception(broken);
+      if (!record_) record_ = request_record();
       if (!may_wait && !record_->done()) return false;
       group_.wait(*record_, OpType::kSend);
-      require_same(group_, mine_, tensor_, record_bytes_, from_);
-      if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from_, tag_);
+      require_same(group_, mine_, tensor_, record_bytes_, from());
+      if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from(), tag_);
     } catch (...) {
       error_ = std::current_exception();
-      group_.break_channel({from_, tag_}, error_);
+      group_.break_channel({sender_.rank, tag_}, error_);
     }
     return is_settled_ = true;
   }
 
+  Backend::Started request_record() {
+    if (!sender_.found) return group_.cpu().receive(record_bytes_, sender_.rank, tag_);
+    return group_.cpu().receive_any(record_bytes_, tag_, sender_.found);
+  }
+  int from() const { return sender_.found ? *sender_.found : sender_.rank; }
+
   Group::Impl& group_;
   Backend& backend_;
   const at::Tensor tensor_, staged_;
-  const int from_, tag_;
+  const Group::Impl::Sender sender_;
+  const int tag_;
   const Fingerprint mine_;
   const at::Tensor record_bytes_ = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
   std::mutex mutex_;
@@ -132,12 +143,12 @@ class CheckedReceive : public Backend::Transfer {
 }  // namespace
 
 Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
-                                              int from, int tag, const std::source_location& site) {
+                                              const Sender& sender, int tag, const std::source_location& site) {
   std::shared_ptr<Receipt> receipt;
   {
     const std::lock_guard lock(lanes_mutex_);
-    std::weak_ptr<Receipt>& last = channels_[{from, tag}].last;
-    receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, from, tag, site, last.lock());
+    std::weak_ptr<Receipt>& last = channels_[{sender.rank, tag}].last;
+    receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, sender, tag, site, last.lock());
     last = receipt;
   }
   (void)receipt->done();  // requests its record
@@ -161,7 +172,7 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
   const RecordedCall call =
       group.record(OpType::kSend, site, {.tensor = &tensor, .peer = to, .tag = tag, .kind = flight::CallKind::kSend});
   Backend& backend = group.backend_for(tensor);
-  check_tag(group, backend, tag, OpType::kSend);
+  check_device_tag(group, backend, tag, OpType::kSend);
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(
@@ -182,15 +193,50 @@ Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) co
   const RecordedCall call = group.record(
       OpType::kSend, site, {.tensor = &tensor, .peer = from, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
-  check_tag(group, backend, tag, OpType::kSend);
+  check_device_tag(group, backend, tag, OpType::kSend);
   const at::Tensor staged = stage(tensor, backend);
   std::vector<Backend::Started> transfers;
   if (check_) {
-    transfers.push_back(group.checked_receive(backend, tensor, staged, from, tag, site));
+    transfers.push_back(group.checked_receive(backend, tensor, staged, {from}, tag, site));
   } else if (tensor.numel() > 0) {
     transfers.push_back(group.started(OpType::kSend, [&] { return backend.receive(bytes_of(staged), from, tag); }));
   }
   return group.work<void>(OpType::kSend, std::move(transfers), [tensor, staged] { write_back(tensor, staged); });
+}
+
+Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const {
+  Impl& group = *impl_;
+  check_tag(group, tag, OpType::kSend, site);
+  group.reap();
+  check_result(tensor, "receive_any", group.origin());
+  if (group.alone()) {
+    throw UsageError(group.origin(), "receive_any in a world of one: there is no rank that could send.");
+  }
+  if (tensor.numel() == 0) {
+    throw UsageError(group.origin(), "receive_any of an empty tensor: nothing would come. Receive from a named rank.");
+  }
+  const RecordedCall call = group.record(
+      OpType::kSend, site,
+      {.tensor = &tensor, .peer = Impl::kAnyRank, .tag = tag, .kind = flight::CallKind::kReceive});
+  Backend& backend = group.backend_for(tensor);
+  check_device_tag(group, backend, tag, OpType::kSend);
+  const at::Tensor staged = stage(tensor, backend);
+  const auto from = std::make_shared<int>(Impl::kAnyRank);
+  std::vector<Backend::Started> transfers;
+  if (check_) {
+    transfers.push_back(group.checked_receive(backend, tensor, staged, {Impl::kAnyRank, from}, tag, site));
+  } else {
+    transfers.push_back(
+        group.started(OpType::kSend, [&] { return backend.receive_any(bytes_of(staged), tag, from); }));
+  }
+  return group.work<int>(OpType::kSend, std::move(transfers), [tensor, staged, from] {
+    write_back(tensor, staged);
+    return *from;
+  });
+}
+
+int Group::receive_any_(at::Tensor tensor, int tag, Site site) const {
+  return receive_any_async_(std::move(tensor), tag, site).wait();
 }
 
 void Group::send(const at::Tensor& tensor, int to, int tag, Site site) const {

@@ -11,9 +11,11 @@
 
 #include "comm/backend/codec.h"
 #include "comm/backend/reduction.h"
+#include "comm/connecting/counter.h"
 #include "comm/connecting/serial_executor.h"
 #include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
+#include "hasten/comm/types/wait_check.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
@@ -23,7 +25,10 @@ class Job : public Backend::Transfer {
  public:
   explicit Job(std::future<void> result) : result_(result.share()) {}
   bool done() override { return result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
-  void wait() override { result_.get(); }
+  void wait() override {
+    while (WaitCheck::is_active() && result_.wait_for(shared::kSleep) != std::future_status::ready) WaitCheck::run();
+    result_.get();
+  }
 
  private:
   std::shared_future<void> result_;
@@ -150,6 +155,12 @@ class Hierarchical : public Backend {
   Started receive(at::Tensor bytes, int from, int tag) override {
     if (places_.host_of[from] == host_) return levels_.local->receive(bytes, places_.local_of[from], tag);
     return levels_.world->receive(bytes, from, tag);
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    for (Backend* level : {levels_.world.get(), levels_.local.get(), levels_.leaders.get()}) {
+      if (level != nullptr) level->set_timeout(timeout);
+    }
   }
 
   void close() noexcept override {

@@ -141,19 +141,7 @@ Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& 
 }
 
 const char* reduction_name(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMean:
-      return "mean";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kProduct:
-      return "product";
-  }
-  return "unknown reduction";
+  return name_of(op);
 }
 
 Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site) {

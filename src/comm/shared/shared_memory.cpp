@@ -71,6 +71,12 @@ class SharedMemory : public Backend {
     return transfer_of(*mailbox_, mailbox_->receive(std::move(bytes), from, tag));
   }
 
+  Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) override {
+    return transfer_of(*mailbox_, mailbox_->receive_any(std::move(bytes), tag, std::move(from)));
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) override { watch_.set_timeout(timeout); }
+
   at::Tensor allocate(int64_t num_bytes) override {
     const auto offset = heap_->take(static_cast<size_t>(num_bytes));
     if (!offset) return Backend::allocate(num_bytes);

@@ -171,6 +171,10 @@ Store Store::in_process() {
   return Store(std::make_shared<Impl>(Impl{c10::make_intrusive<c10d::HashStore>(), 0}));
 }
 
+Store Store::adopt(c10d::Store& store) {
+  return Store(std::make_shared<Impl>(Impl{NativeStore::reclaim_copy(&store), 0}));
+}
+
 Store Store::scoped(const std::string& prefix) const {
   return Store(std::make_shared<Impl>(Impl{c10::make_intrusive<c10d::PrefixStore>(prefix, impl_->store), impl_->port}));
 }

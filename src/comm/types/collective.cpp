@@ -58,13 +58,14 @@ const Collective& describe_collective(OpType type) noexcept {
 }
 
 const char* name_of(ReduceOp op) noexcept {
-  constexpr std::array kNames = {"sum", "mean", "min", "max", "product"};
+  constexpr std::array kNames = {"sum", "mean", "min", "max", "product", "bitwise and", "bitwise or", "bitwise xor"};
   const auto index = static_cast<size_t>(op);
   return index < kNames.size() ? kNames[index] : "?";
 }
 
 at::Tensor neutral_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, ReduceOp op) {
   const auto dtype = options.dtype().toScalarType();
+  if (op == ReduceOp::kBitAnd) return at::zeros(sizes, options).bitwise_not_();
   const at::Tensor tensor = at::full(sizes, neutral_value(op, c10::isFloatingType(dtype)), options);
   const bool is_min = op == ReduceOp::kMin, is_max = op == ReduceOp::kMax;
   // The largest and the smallest integer have no exact double.

@@ -83,6 +83,7 @@ Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& 
   set_torchrun(variables, plan.run, place);
   if (plan.launch) set_watch(variables, plan.launch->settings);
   if (!plan.network_interface.empty()) set_if_unset(variables, "GLOO_SOCKET_IFNAME", plan.network_interface);
+  if (plan.launch && plan.launch->settings.on("for_gloo")) variables["HASTEN_FOR_GLOO"] = text(1);
   if (plan.launch && plan.launch->settings.on("virtual_local_rank")) show_own_gpu_only(variables, place);
   return Environment::of(std::move(variables));
 }

@@ -1,9 +1,11 @@
 // See engine.h.
 //
 // libtorch asks its engine for hooks whenever autograd keeps a tensor. The engine cannot be changed after the process's
-// first backward, so a static initialiser puts it in. It changes nothing outside of regions.
+// first backward, so a static initialiser puts it in. It changes nothing outside of regions. Python's autograd has an
+// engine of its own, which carries saved_tensors_hooks and checkpoint. Where that is in the process already, it stays.
 #include "parallel/recompute/engine.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -48,7 +50,15 @@ torch::autograd::Engine& engine() {
   return *instance;
 }
 
+// Returns true if the library that holds Python's autograd is loaded.
+bool python_is_here() {
+  void* const library = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (library != nullptr) dlclose(library);
+  return library != nullptr;
+}
+
 [[maybe_unused]] const bool is_installed = [] {
+  if (python_is_here()) return false;
   torch::autograd::set_default_engine_stub(&engine);
   return true;
 }();
@@ -59,8 +69,8 @@ void require_recompute_engine() {
   if (&torch::autograd::Engine::get_default_engine() == &engine()) return;
   throw UsageError(
       Origin{"recompute"},
-      "another autograd engine is installed in this process, so activations cannot be dropped. Do not load "
-      "libtorch_python beside hasten, or leave recompute out.");
+      "Python's autograd engine serves this process, so activations cannot be dropped here. Use "
+      "torch.utils.checkpoint in a Python program; a C++ program leaves libtorch_python or recompute out.");
 }
 
 }  // namespace hasten::parallel

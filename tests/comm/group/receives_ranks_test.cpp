@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <latch>
 #include <thread>
 
@@ -118,6 +119,61 @@ TEST(SharedMemoryReceivesRanks, WhatCannotEndWellIsDone) {
         EXPECT_THROW(barrier.wait(), CommError);
       },
       kShared);
+}
+
+// Ranks 1 and 2 send, rank 0 takes both without naming them. Where some ranks share a host it is refused.
+TEST(ReceivesRanks, FromAnyRankTakeEachMessageOnceAndTellItsSender) {
+  for (const int64_t size : {3, 700'000}) {
+    for (const bool check : {false, true}) {
+      run_ranks(3,
+                [size](Process& process) {
+                  const Group& group = process.group();
+                  if (process.rank() > 0) return group.send(torch::full({size}, process.rank(), at::kLong), 0, 5);
+                  const at::Tensor tensor = torch::zeros({size}, at::kLong);
+                  if (group.backend_name() == "shm+gloo") {
+                    EXPECT_THROW(group.receive_any_(tensor, 5), UsageError);
+                    for (const int rank : {1, 2}) group.receive_(tensor, rank, 5);
+                    return;
+                  }
+                  std::vector<int> senders;
+                  for (int i = 0; i < 2; ++i) {
+                    senders.push_back(group.receive_any_(tensor, 5));
+                    EXPECT_TRUE(torch::equal(tensor, torch::full({size}, senders.back(), at::kLong)));
+                  }
+                  std::sort(senders.begin(), senders.end());
+                  EXPECT_EQ(senders, (std::vector<int>{1, 2}));
+                },
+                {.check = check});
+    }
+  }
+}
+
+TEST(ReceivesRanks, FromAnyRankAndFromOneTakeMessagesInTheOrderOfTheirStart) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        const Group& group = process.group();
+        if (process.rank() == 1) {
+          for (const int64_t value : {1, 2}) group.send(torch::full({2}, value), 0);
+          return;
+        }
+        const at::Tensor first = torch::zeros({2}, at::kLong), second = torch::zeros({2}, at::kLong);
+        auto any = group.receive_any_async_(first);
+        auto named = group.receive_async_(second, 1);
+        named.wait();
+        EXPECT_EQ(any.wait(), 1);
+        EXPECT_EQ(first[0].item<int64_t>(), 1);
+        EXPECT_EQ(second[0].item<int64_t>(), 2);
+      },
+      kShared);
+}
+
+TEST(ReceivesRanks, FromAnyRankNeedATensorWithElements) {
+  run_ranks(2, [](Process& process) {
+    EXPECT_THROW(process.group().receive_any_(torch::zeros({0})), UsageError);
+    EXPECT_THROW(process.group().receive_any_(torch::zeros({1}), -1), UsageError);
+  });
+  EXPECT_THROW(Group().receive_any_(torch::zeros({1})), UsageError);
 }
 
 }  // namespace

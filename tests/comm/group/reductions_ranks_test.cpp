@@ -71,5 +71,39 @@ TEST(ReductionsRanks, PartsOfOneTensorAreInputAndOutputInAWorldOfOne) {
   halves([&](const at::Tensor& output, const at::Tensor& input) { group.all_to_all_into_(output, input); });
 }
 
+TEST(ReductionsRanks, BitwiseOnesCombineTheBitsOfWholeNumbersAndBooleans) {
+  run_ranks(3, [](Process& process) {
+    for (const auto dtype : {at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
+      for (const int64_t size : {7, 40'000}) {
+        std::vector<at::Tensor> inputs;
+        for (int rank = 0; rank < 3; ++rank) {
+          const at::Tensor numbers = (torch::arange(size) + 1) * (2 * rank + 3) % 113;
+          inputs.push_back(dtype == at::kBool ? numbers.bitwise_and(1).to(dtype) : numbers.to(dtype));
+        }
+        at::Tensor all = inputs[process.rank()].clone(), any = all.clone(), odd = all.clone();
+
+        process.group().all_reduce_(all, ReduceOp::kBitAnd);
+        process.group().all_reduce_(any, ReduceOp::kBitOr);
+        process.group().all_reduce_(odd, ReduceOp::kBitXor);
+
+        ASSERT_TRUE(torch::equal(all, inputs[0].bitwise_and(inputs[1]).bitwise_and(inputs[2]))) << dtype;
+        ASSERT_TRUE(torch::equal(any, inputs[0].bitwise_or(inputs[1]).bitwise_or(inputs[2]))) << dtype;
+        ASSERT_TRUE(torch::equal(odd, inputs[0].bitwise_xor(inputs[1]).bitwise_xor(inputs[2]))) << dtype;
+      }
+    }
+    EXPECT_THROW(process.group().all_reduce_(torch::ones({2}), ReduceOp::kBitAnd), UsageError);
+  });
+}
+
+TEST(ReductionsRanks, ANeutralTensorLeavesBitwiseResultsAsTheyAre) {
+  for (const auto dtype : {at::kLong, at::kByte, at::kBool}) {
+    const at::Tensor tensor = torch::arange(2).to(dtype);
+    const auto neutral = [&](ReduceOp op) { return neutral_tensor({2}, tensor.options(), op); };
+    EXPECT_TRUE(torch::equal(tensor.bitwise_and(neutral(ReduceOp::kBitAnd)), tensor)) << dtype;
+    EXPECT_TRUE(torch::equal(tensor.bitwise_or(neutral(ReduceOp::kBitOr)), tensor)) << dtype;
+    EXPECT_TRUE(torch::equal(tensor.bitwise_xor(neutral(ReduceOp::kBitXor)), tensor)) << dtype;
+  }
+}
+
 }  // namespace
 }  // namespace hasten::comm

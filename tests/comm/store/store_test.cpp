@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <thread>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
 #include "comm/store/listener.h"
 #include "hasten/core/error.h"
 #include "support/processes.h"
@@ -142,6 +144,19 @@ TEST(Store, TheServerListensOnItsAddressOnly) {
 
   EXPECT_THROW(Store::tcp({.host = "127.0.0.2", .port = server.port(), .timeout = std::chrono::milliseconds(300)}),
                CommError);
+}
+
+TEST(Store, OneOfLibtorchsIsAdoptedWithItsKeys) {
+  auto native = c10::make_intrusive<c10d::HashStore>();
+  native->set("theirs", std::vector<uint8_t>{'1'});
+  const Store store = Store::adopt(*native);
+
+  store.set("ours", "2");
+
+  EXPECT_EQ(store.get("theirs"), "1");
+  EXPECT_EQ(native->get("ours"), std::vector<uint8_t>{'2'});
+  native.reset();
+  expect_it_keeps_values(store);  // the handle keeps it alive
 }
 
 }  // namespace

@@ -64,6 +64,19 @@ TEST(ComposeEnvironment, CountsRanksOverMachinesAndLocalRanksOnOne) {
   EXPECT_EQ(environment.integer("GROUP_WORLD_SIZE"), 3);
 }
 
+TEST(ComposeEnvironment, PythonsGroupsAreTakenOverWhereThatIsAskedFor) {
+  for (const bool asked : {false, true}) {
+    const std::vector<std::string> words = asked ? std::vector<std::string>{"--for_gloo"} : std::vector<std::string>{};
+    const RunPlan plan;
+    const Machine machine;
+    const LaunchSettings settings(read_command_line(launch_options(), words), nullptr, Environment::of({}));
+
+    const auto environment = compose_environment({.launch = LaunchFacts{settings, plan, machine}}, {});
+
+    EXPECT_EQ(environment.has("HASTEN_FOR_GLOO"), asked);
+  }
+}
+
 TEST(ComposeEnvironment, SecretsStayWithTheLauncher) {
   const auto environment = compose_environment(
       {.inherited = Environment::of({{"HASTEN_RDZV_SECRET", "x"}, {"HOME", "/h"}}), .withheld = {"HASTEN_RDZV_SECRET"}},

@@ -2,16 +2,21 @@
 #include "hasten/parallel/recompute/recompute.h"
 
 #include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
 #include <functional>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/model/prepared_model.h"
+#include "support/processes.h"
+#include "support/sanitizers.h"
 
 extern "C" {
 __attribute__((weak)) void __lsan_disable();
@@ -21,6 +26,7 @@ __attribute__((weak)) void __lsan_enable();
 namespace hasten::parallel {
 namespace {
 
+using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 using Loss = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -578,6 +584,28 @@ TEST(Recompute, RegionsNest) {
                   return recompute([&] { return torch::tanh(recompute([&] { return net->forward(input); })); }).sum();
                 }),
       expected);
+}
+
+// The library that holds Python's autograd is stood in for by an empty one of its name.
+HASTEN_PROCESS_CASE(beside_pythons_autograd) {
+  const auto* const before = &torch::autograd::Engine::get_default_engine();
+  auto linear = torch::nn::Linear(2, 2);
+  try {
+    RecomputeRegion region;
+  } catch (const UsageError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  linear(torch::ones({1, 2})).sum().backward();
+  return before == &torch::autograd::Engine::get_base_engine() ? 0 : 1;
+}
+
+TEST(Recompute, LeavesPythonsAutogradEngineInPlaceAndSaysSo) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has to be the first library of a process";
+
+  const auto result = testing::run_processes(1, "beside_pythons_autograd", {{"LD_PRELOAD", HASTEN_PYTHON_STAND_IN}})[0];
+
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("Python's autograd engine serves this process"));
 }
 
 }  // namespace

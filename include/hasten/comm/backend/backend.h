@@ -76,6 +76,11 @@ class Backend {
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
+  /// Receives from any rank. `*from` is that rank once wait() has returned. Throws: UsageError where it cannot.
+  virtual Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from);
+
+  /// Operations that start later have this timeout. Nothing where each of them is given one.
+  virtual void set_timeout(std::chrono::milliseconds) {}
 
   /// A message of exchange, without a tag.
   struct Message {

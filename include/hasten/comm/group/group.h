@@ -93,7 +93,7 @@ class Group {
 
   /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max are "or",
   /// product and min "and". kMean is for floating and complex dtypes. kMin and kMax are not for complex ones nor
-  /// uint64. They give NaN if any rank has NaN.
+  /// uint64. They give NaN if any rank has NaN. The bitwise ones are for whole numbers and booleans.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
   Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
 
@@ -171,8 +171,18 @@ class Group {
   void receive_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
   Work<> receive_async_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
 
+  /// Receives the first message with this tag from any rank, and returns that rank. Of several messages that are there,
+  /// the one that came first is taken. Of several receives that fit a message, the one that was started first gets
+  /// it. Throws: UsageError for an empty tensor, and where some ranks share a host and others do not.
+  int receive_any_(at::Tensor tensor, int tag = 0, Site site = Site::current()) const;
+  Work<int> receive_any_async_(at::Tensor tensor, int tag = 0, Site site = Site::current()) const;
+
   /// Starts all messages at once, in any order on each rank. No order of the list ends in a deadlock.
   Work<> batch_send_recv(const std::vector<PointToPoint>& messages, Site site = Site::current()) const;
+
+  /// Operations that start later may take this long (GroupOptions::timeout, which keeps its value). The same on all
+  /// ranks. Collective: no. Blocks: no. Throws: nothing.
+  void set_timeout(std::chrono::milliseconds timeout) const;
 
   // ---- Failure.
 

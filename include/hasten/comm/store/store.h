@@ -41,6 +41,10 @@ class Store {
   /// Keys in this process's memory, for ranks that are threads.
   static Store in_process();
 
+  /// Returns a handle over a store that libtorch made, which it keeps alive. For programs with a store of their own, as
+  /// those of torch.distributed. port() is 0.
+  static Store adopt(c10d::Store& store);
+
   /// Returns the same store with every key put under `prefix`.
   Store scoped(const std::string& prefix) const;
 

@@ -10,7 +10,12 @@
 
 namespace hasten::comm {
 
-enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
+enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
+
+/// Returns true for the three that combine the bits of whole numbers.
+constexpr bool is_bitwise(ReduceOp op) noexcept {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
 
 enum class OpType : int32_t {
   kAllReduce,
@@ -60,7 +65,7 @@ inline const char* name_of(OpType type) noexcept {
 const char* name_of(ReduceOp op) noexcept;
 
 /// Returns a tensor that leaves the other ranks' result of `op` as it is. It holds zeros for sum and mean, ones for
-/// product, the largest value for min, the smallest for max.
+/// product, the largest value for min, the smallest for max. For bitwise and all bits are set, for or and xor none.
 /// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
 at::Tensor neutral_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, ReduceOp op);
 

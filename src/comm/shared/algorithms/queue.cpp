@@ -54,10 +54,10 @@ bool Queue::done(const std::shared_ptr<Entry>& entry) {
 void Queue::wait(const std::shared_ptr<Entry>& entry) {
   Lock lock(mutex_);
   while (!entry->done) {
-    if (driving_) {
-      finished_.wait(lock);
-    } else {
+    if (!driving_) {
       drive(lock, entry.get());
+    } else if (finished_.wait_for(lock, kSleep) == std::cv_status::timeout && !entry->done) {
+      WaitCheck::run();
     }
   }
   if (entry->error) std::rethrow_exception(entry->error);

@@ -24,7 +24,9 @@ class PeerMonitor {
       : segment_(std::move(segment)), timeout_(timeout), names_(std::move(names)) {}
 
   using Clock = std::chrono::steady_clock;
-  Clock::time_point deadline() const { return Clock::now() + timeout_; }
+  Clock::time_point deadline() const { return Clock::now() + timeout_.load(); }
+  /// Deadlines that are asked for later lie this far ahead.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
 
   /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group.
   void check_presence(int peer) const;
@@ -36,7 +38,7 @@ class PeerMonitor {
 
  private:
   std::shared_ptr<Segment> segment_;
-  std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   RankNames names_;
   std::atomic<bool> closed_ = false;
 };

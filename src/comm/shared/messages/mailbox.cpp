@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "comm/connecting/serial_executor.h"
 #include "hasten/core/text.h"
@@ -68,9 +69,9 @@ std::shared_ptr<Mailbox::Message> Mailbox::send(at::Tensor bytes, int to, int ta
 std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, int tag) {
   auto message = std::make_shared<Message>(std::move(bytes), from, tag, watch_.deadline());
   Lock lock(mutex_);
+  message->number = num_receives_++;
   Channel& channel = channels_[from];
-  const auto found = std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
-                                  [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
+  const auto found = find_arrival(channel, tag);
   if (found != channel.arrivals.end()) {
     hand_over(message, found);
   } else if (!channel.broken) {
@@ -79,8 +80,40 @@ std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, i
   return started(lock, std::move(message));
 }
 
+std::list<Mailbox::Arrival>::iterator Mailbox::find_arrival(Channel& channel, int64_t tag) {
+  return std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
+                      [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) {
+  auto message = std::make_shared<Message>(std::move(bytes), kAnyPeer, tag, watch_.deadline());
+  message->from = std::move(from);
+  Lock lock(mutex_);
+  message->number = num_receives_++;
+  // Messages that lie in the rings come before those that arrive later.
+  move_all();
+  std::optional<std::list<Arrival>::iterator> first;
+  for (int peer = 0; peer < segment_->layout().world_size; ++peer) {
+    const auto found = find_arrival(channels_[peer], tag);
+    if (found == channels_[peer].arrivals.end() || (first && (*first)->number < found->number)) continue;
+    first = found;
+    message->peer = peer;
+  }
+  if (!first) {
+    receives_from_any_.push_back(message);
+  } else {
+    *message->from = message->peer;
+    hand_over(message, *first);
+  }
+  return started(lock, std::move(message));
+}
+
 std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Message> message) {
   if (message->done) return message;
+  if (message->peer == kAnyPeer) {
+    if (expects_much_of_any()) ask_thread();
+    return message;
+  }
   if (const auto broken = channels_[message->peer].broken) {
     message->error = broken;
     message->done = true;
@@ -100,6 +133,12 @@ bool Mailbox::expects_much(const Channel& channel) const {
   return static_cast<uint64_t>(bytes) > segment_->layout().ring_bytes / 2;
 }
 
+bool Mailbox::expects_much_of_any() const {
+  return std::any_of(receives_from_any_.begin(), receives_from_any_.end(), [this](const auto& message) {
+    return static_cast<uint64_t>(message->bytes.numel()) > segment_->layout().ring_bytes / 2;
+  });
+}
+
 void Mailbox::ask_thread() {
   if (thread_.joinable()) {
     asked_.notify_one();
@@ -111,7 +150,7 @@ void Mailbox::ask_thread() {
 bool Mailbox::done(const std::shared_ptr<Message>& message) {
   const Lock lock(mutex_);
   if (!message->done) move_all();
-  if (!message->done && looks_at_peers_.is_time()) look_after(*message);
+  if (!message->done && looks_at_peers_.is_time()) look_after(message);
   return message->done;
 }
 
@@ -132,22 +171,47 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
     if (!rung) doorbell.sleep(seen, kSleep);
     lock.lock();
-    if (!rung && doorbell.value.load() == seen) look_after(*message);
+    if (!rung && doorbell.value.load() == seen) look_after(message);
   }
   if (--num_waiting_ > 0) return;
   const auto waits = [this](const Channel& channel) { return !channel.sends.empty() || expects_much(channel); };
-  if (thread_.joinable() ? pending() : std::any_of(channels_.begin(), channels_.end(), waits)) ask_thread();
+  const bool needs_thread = expects_much_of_any() || std::any_of(channels_.begin(), channels_.end(), waits);
+  if (thread_.joinable() ? pending() : needs_thread) ask_thread();
 }
 
-void Mailbox::look_after(const Message& message) {
+void Mailbox::look_after(const std::shared_ptr<Message>& message) {
   try {
-    watch_.check_presence(message.peer);
-    watch_.check_time(message.deadline, {message.peer});
+    WaitCheck::run();
+    if (message->peer == kAnyPeer) return check_all_peers(*message);
+    watch_.check_presence(message->peer);
+    watch_.check_time(message->deadline, {message->peer});
   } catch (...) {
     // Data that a peer wrote before it left still counts.
     move_all();
-    if (!message.done) break_channel(message.peer);
+    if (message->done) return;
+    if (message->peer != kAnyPeer) return break_channel(message->peer);
+    receives_from_any_.remove(message);
+    message->error = std::current_exception();
+    message->done = true;
   }
+}
+
+void Mailbox::check_all_peers(const Message& message) const {
+  std::vector<int> others;
+  std::exception_ptr gone;
+  int num_gone = 0;
+  for (int peer = 0; peer < segment_->layout().world_size; ++peer) {
+    if (peer == rank_) continue;
+    others.push_back(peer);
+    try {
+      watch_.check_presence(peer);
+    } catch (...) {
+      gone = std::current_exception();
+      ++num_gone;
+    }
+  }
+  if (num_gone == static_cast<int>(others.size())) std::rethrow_exception(gone);
+  watch_.check_time(message.deadline, others);
 }
 
 void Mailbox::move_all() {
@@ -226,18 +290,31 @@ void Mailbox::take_frame(int peer) {
   Channel& channel = channels_[peer];
   channel.incoming = true;
   channel.moved = 0;
-  const auto found = std::find_if(channel.receives.begin(), channel.receives.end(),
-                                  [&](const auto& message) { return message->tag == channel.frame.tag; });
-  const bool was_asked_for = found != channel.receives.end();
-  if (was_asked_for) {
-    const auto message = *found;
-    channel.receives.erase(found);
-    if (fits(*message, channel.frame.size, peer)) {
-      channel.target = message;
-      return;
-    }
+  const auto message = take_receive(peer, channel.frame.tag);
+  if (message && fits(*message, channel.frame.size, peer)) {
+    channel.target = message;
+    return;
   }
-  channel.arrivals.emplace_back(channel.frame, !was_asked_for);
+  channel.arrivals.emplace_back(channel.frame, /*is_wanted=*/!message, num_arrivals_++);
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::take_receive(int peer, int64_t tag) {
+  auto& of_peer = channels_[peer].receives;
+  const auto has_tag = [tag](const auto& message) { return message->tag == tag; };
+  const auto named = std::find_if(of_peer.begin(), of_peer.end(), has_tag);
+  const auto any = std::find_if(receives_from_any_.begin(), receives_from_any_.end(), has_tag);
+  const bool takes_any =
+      any != receives_from_any_.end() && (named == of_peer.end() || (*any)->number < (*named)->number);
+  if (!takes_any && named == of_peer.end()) return nullptr;
+  auto message = takes_any ? *any : *named;
+  if (!takes_any) {
+    of_peer.erase(named);
+    return message;
+  }
+  receives_from_any_.erase(any);
+  message->peer = peer;
+  *message->from = peer;
+  return message;
 }
 
 void Mailbox::finish_frame(int peer) {
@@ -295,7 +372,7 @@ void Mailbox::break_channel(int peer) {
 }
 
 bool Mailbox::pending() const {
-  return std::any_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
+  return !receives_from_any_.empty() || std::any_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
     return !channel.sends.empty() || !channel.receives.empty() || channel.incoming;
   });
 }

@@ -1,0 +1,19 @@
+// The parts of the module _engine. Each adds its names to the module; module.cpp calls them all.
+#pragma once
+
+#include "python/values.h"
+
+namespace hasten::python {
+
+/// Makes this library's exceptions those of hasten.errors, wherever they leave C++ for Python.
+void bind_errors(py::module_& module);
+/// ProcessGroupHasten, create_group, fail.
+void bind_group(py::module_& module);
+
+/// While the main thread waits for other ranks, Python's signal handlers run. A handler that raises, as Ctrl-C's does,
+/// ends the wait with its exception. Called in the main thread, with the GIL.
+void look_at_signals_while_waiting();
+/// Raises in Python what a signal handler raised during a wait; false if none did. With the GIL.
+bool raise_from_signal();
+
+}  // namespace hasten::python

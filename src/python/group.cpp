@@ -1,0 +1,51 @@
+// The backend of torch.distributed, for Python.
+#include <pybind11/chrono.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "hasten/comm/c10d/group_backend.h"
+#include "python/bindings.h"
+
+namespace hasten::python {
+namespace {
+
+using comm::Group;
+using comm::GroupBackend;
+using comm::GroupOptions;
+
+c10::intrusive_ptr<GroupBackend> create_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                                              std::chrono::milliseconds timeout, const std::string& name,
+                                              const std::string& backend_name) {
+  look_at_signals_while_waiting();
+  const WithoutGil no_gil;
+  GroupOptions options;
+  options.timeout = timeout;
+  options.name = name;
+  return c10::make_intrusive<GroupBackend>(Group::connect(comm::Store::adopt(*store), rank, world_size, options),
+                                           backend_name);
+}
+
+void bind_backend(py::module_& module) {
+  py::class_<GroupBackend, c10d::Backend, c10::intrusive_ptr<GroupBackend>>(module, "ProcessGroupHasten")
+      .def_property_readonly("options", [](GroupBackend& backend) { return backend.getBackendOptions(); })
+      .def_property_readonly("transport", [](GroupBackend& backend) { return backend.group().backend_name(); });
+}
+
+}  // namespace
+
+void bind_group(py::module_& module) {
+  // A second copy of this module in the process uses the class of the first.
+  if (const auto type = py::detail::get_type_handle(typeid(GroupBackend), /*throw_if_missing=*/false)) {
+    module.attr("ProcessGroupHasten") = type;
+  } else {
+    bind_backend(module);
+  }
+  module.def("create_group", &create_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
+             py::arg("timeout"), py::arg("name"), py::arg("backend_name"));
+  module.def("fail", [](const c10::intrusive_ptr<GroupBackend>& backend, const std::string& words) {
+    const WithoutGil no_gil;
+    backend->group().fail(words);
+  });
+}
+
+}  // namespace hasten::python

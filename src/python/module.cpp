@@ -1,0 +1,13 @@
+// The module hasten._engine: this library for Python. python/hasten/ is what users see of it.
+#include <torch/version.h>
+
+#include "hasten/core/version.h"
+#include "python/bindings.h"
+
+PYBIND11_MODULE(_engine, module) {
+  module.doc() = "The engine of hasten. Its interface is private to the package.";
+  module.attr("version") = hasten::version();
+  module.attr("torch_version") = TORCH_VERSION;
+  hasten::python::bind_errors(module);
+  hasten::python::bind_group(module);
+}

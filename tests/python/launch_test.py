@@ -1,0 +1,62 @@
+"""`hasten launch --for_gloo`, torchrun, and the examples of examples/python."""
+import os
+import subprocess
+import sys
+
+import pytest
+from ranks import environment
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLES = os.path.join(HERE, "..", "..", "examples", "python")
+COMMAND = os.environ.get("HASTEN_COMMAND", "hasten")
+
+SAYS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+print(type(backend).__name__, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run(command, **variables):
+    path = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
+    return subprocess.run(command, env=environment(size=0, PATH=path, **variables), capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("command", [
+    [COMMAND, "launch", "-n", "2", "--for_gloo"],
+    [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
+])
+def test_launched_ranks_get_the_engine(command, tmp_path):
+    (tmp_path / "says.py").write_text(SAYS)
+    variables = {} if "--for_gloo" in command else {"HASTEN_FOR_GLOO": "1"}
+    result = run([*command, str(tmp_path / "says.py")], **variables)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("ProcessGroupHasten") == 2
+
+
+def test_the_launchers_report_has_the_first_failure(tmp_path):
+    (tmp_path / "fails.py").write_text(SAYS.replace("dist.barrier()", """
+if dist.get_rank() == 1: raise ValueError("bad sample 17")
+dist.barrier()"""))
+    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", str(tmp_path / "fails.py")])
+    assert result.returncode != 0
+    assert "bad sample 17" in result.stderr + result.stdout
+    assert "rank 1 failed: ValueError: bad sample 17" in result.stderr + result.stdout
+
+
+@pytest.mark.parametrize("example", ["ddp.py", "fsdp2.py"])
+def test_an_example_reaches_its_floor(example):
+    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", os.path.join(EXAMPLES, example)])
+    assert result.returncode == 0, result.stderr
+    assert "done" in result.stdout
+
+
+def test_the_example_of_accelerate_reaches_its_floor():
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", "--cpu", os.path.join(EXAMPLES, "fine_tuning.py")])
+    assert result.returncode == 0, result.stderr
+    assert "done" in result.stdout
