@@ -254,11 +254,11 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel
   try {
     transfer.wait();
   } catch (...) {
-    rethrow_named(kind);
+    rethrow_named(kind, label);
   }
 }
 
-void Group::Impl::rethrow_named(OpType kind) const {
+void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
   try {
     throw;
   } catch (const CommError&) {

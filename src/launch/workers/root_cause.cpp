@@ -26,8 +26,10 @@ Outcome with_cause(Outcome outcome, const std::vector<WorkerPlace>& places, cons
   while (outcome.root_cause && seen.insert(outcome.root_cause->local_rank).second) {
     const auto message = message_of(outcome.root_cause->local_rank);
     const auto rank = message ? rank_that_failed(*message) : std::nullopt;
+    if (!rank) return outcome;
+    const int failed = rank.value_or(0);  // g++ 12 takes *rank for uninitialised
     const auto cause = std::find_if(outcome.others.begin(), outcome.others.end(), [&](const WorkerEnd& end) {
-      return rank && places[static_cast<size_t>(end.local_rank)].rank == *rank && end.status != 0;
+      return places[static_cast<size_t>(end.local_rank)].rank == failed && end.status != 0;
     });
     if (cause == outcome.others.end()) return outcome;
     std::swap(*outcome.root_cause, *cause);
