@@ -330,7 +330,7 @@ int prune(const CommandLine& line) {
   std::vector<int64_t> numbers;
   for (const auto& [number, path] : complete) numbers.push_back(number);
   files::Retention retention{.total_limit = core::whole_number<int64_t>(line.text("keep")).value()};
-  if (line.has("keep_every")) retention.keep_every = core::whole_number<int64_t>(line.text("keep_every"));
+  if (line.has("keep_every")) retention.keep_every = core::whole_number<int64_t>(line.text("keep_every")).value();
   for (const int64_t number : files::to_delete(numbers, retention)) {
     if (!line.has("dry_run")) files::remove_durably(files::real_disk(), complete[number]);
     std::cout << (line.has("dry_run") ? "would remove " : "removed ") << complete[number] << "\n";

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "hasten/core/text.h"
 #include "hasten/flight/report.h"
 #include "help.h"
 #include "options.h"

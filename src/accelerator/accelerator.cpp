@@ -14,7 +14,8 @@ Accelerator::Accelerator(const AcceleratorOptions& options)
     : Accelerator(std::make_shared<AcceleratorState>(read_options(options, Environment::current()), std::nullopt)) {}
 
 Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options)
-    : Accelerator(std::make_shared<AcceleratorState>(read_options(options, Environment::current()), std::move(own))) {}
+    : Accelerator(std::make_shared<AcceleratorState>(read_options(options, Environment::current()),
+                                                     std::optional(std::move(own)))) {}
 
 Accelerator::Accelerator(std::shared_ptr<AcceleratorState> state)
     : state_(std::move(state)), operations_(state_->operations) {}

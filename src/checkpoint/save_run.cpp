@@ -22,6 +22,7 @@
 #include "hasten/core/version.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/retention.h"
+#include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/parameters/checksum.h"
 #include "hasten/parallel/shard/sharding.h"
 

@@ -182,8 +182,11 @@ namespace detail {
 class Transfers : public Operation {
  public:
   Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
-      : group_(std::move(group)), kind_(kind), label_(call_label()),
-        transfers_(std::move(transfers)), end_(RecordedCall::take()) {}
+      : group_(std::move(group)),
+        kind_(kind),
+        label_(call_label()),
+        transfers_(std::move(transfers)),
+        end_(RecordedCall::take()) {}
 
   bool done() override;
   void wait() override;

@@ -216,8 +216,7 @@ Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const
     throw UsageError(group.origin(), "receive_any of an empty tensor: nothing would come. Receive from a named rank.");
   }
   const RecordedCall call = group.record(
-      OpType::kSend, site,
-      {.tensor = &tensor, .peer = Impl::kAnyRank, .tag = tag, .kind = flight::CallKind::kReceive});
+      OpType::kSend, site, {.tensor = &tensor, .peer = Impl::kAnyRank, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
   check_device_tag(group, backend, tag, OpType::kSend);
   const at::Tensor staged = stage(tensor, backend);
@@ -226,8 +225,7 @@ Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const
   if (check_) {
     transfers.push_back(group.checked_receive(backend, tensor, staged, {Impl::kAnyRank, from}, tag, site));
   } else {
-    transfers.push_back(
-        group.started(OpType::kSend, [&] { return backend.receive_any(bytes_of(staged), tag, from); }));
+    transfers.push_back(group.started(OpType::kSend, [&] { return backend.receive_any(bytes_of(staged), tag, from); }));
   }
   return group.work<int>(OpType::kSend, std::move(transfers), [tensor, staged, from] {
     write_back(tensor, staged);
