@@ -156,10 +156,11 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group
   int64_t size = 0;
   const auto flush = [&] {
     if (message.empty()) return;
-    const at::Tensor bytes = pack_bytes(message);
+    const at::Tensor bytes = pack_bytes(message), before = bytes.clone();
     const comm::Purpose purpose("values of rank 0");
     group.broadcast_(bytes, root);
-    if (group.rank() != root) {
+    // Ranks that agree keep their graphs: a backward sends the values of parameters that it finds unfrozen.
+    if (group.rank() != root && !bytes.equal(before)) {
       unpack_bytes(bytes, message);
       for (const at::Tensor& tensor : message) compat::bump_version(tensor);
     }

@@ -17,7 +17,7 @@ struct WeightlessOptions {
 };
 
 /// Takes part with zeros in the exchanges of every SyncBatchNorm that `loss` depends on. Values that are no numbers do
-/// not come in. Does nothing if there is none.
+/// not come in, and what the others' losses owe to this rank's rows is left out. Does nothing if there is none.
 /// Collective: yes, as their backward. Blocks: yes. Throws: CommError.
 void weightless_backward(const at::Tensor& loss, const WeightlessOptions& options);
 

@@ -42,7 +42,7 @@ TEST(Clip, UnsplitGradientsAreClippedWhateverTheirLayoutAndSize) {
     auto table = at::zeros({5, 2}).requires_grad_(), none = at::zeros({0, 3}).requires_grad_();
     // Row 1 comes twice: uncoalesced, as an embedding leaves it.
     table.mutable_grad() =
-        at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
+        at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}, at::kLong).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
     none.mutable_grad() = at::zeros({0, 3});
     const at::Tensor dense = table.grad().to_dense();
     const double wanted = std::isinf(type) ? 6.0 : dense.abs().pow(type).sum().pow(1 / type).item<double>();
@@ -57,7 +57,7 @@ TEST(Clip, UnsplitGradientsAreClippedWhateverTheirLayoutAndSize) {
 TEST(Clip, ValuesOfSparseGradientsAreLimitedAsSums) {
   auto table = at::zeros({5, 2}).requires_grad_();
   table.mutable_grad() =
-      at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
+      at::_sparse_coo_tensor_unsafe(at::tensor({1, 1, 3}, at::kLong).view({1, 3}), at::full({3, 2}, 3.0), {5, 2});
 
   clip_grad_value_(nullptr, {table}, 4.0);
 
