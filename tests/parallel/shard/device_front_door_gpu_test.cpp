@@ -128,12 +128,12 @@ HASTEN_PROCESS_CASE(device_build) {
 HASTEN_PROCESS_CASE(device_offload) {
   const std::string folder = std::getenv("HASTEN_TEST_FOLDER");
   for (const auto stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
-    for (const auto where : {OffloadDevice::kCpu, OffloadDevice::kFile}) {
+    for (const auto where : {parallel::OffloadDevice::kCpu, parallel::OffloadDevice::kFile}) {
       for (const bool parameters : {false, true}) {
-        if (parameters && (stage != ShardStage::kParameters || where == OffloadDevice::kFile)) continue;
+        if (parameters && (stage != ShardStage::kParameters || where == parallel::OffloadDevice::kFile)) continue;
         auto options = sharded(stage);
         options.shard.optimizer_offload = {.device = where, .path = folder, .tile_numel = 64};
-        if (parameters) options.shard.parameter_offload = {.device = OffloadDevice::kCpu};
+        if (parameters) options.shard.parameter_offload = {.device = parallel::OffloadDevice::kCpu};
         const Accelerator accelerator(options);
         testing::Mlp net;
         testing::initialise(*net, 5);
