@@ -4,6 +4,7 @@
 // the choices are numbered and the answer is a number, so that a script or a test can give it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "hasten/parallel/clip/clip_async.h"
@@ -61,7 +63,10 @@ TEST_F(ClipGpu, ClippingGivesTorchsGradients) {
   for (const double type : {1.0, 2.0, kInfinity}) {
     const auto ours = parameters_on(kGpu, 20, false), theirs = parameters_on(c10::kCPU, 20, false);
     const double norm = clip_grad_norm_(nullptr, ours, 0.5, type);
-    const double expected = torch::nn::utils::clip_grad_norm_(theirs, 0.5, type);
+    // libtorch has no largest element of an empty gradient.
+    std::vector<at::Tensor> filled;
+    std::copy_if(theirs.begin(), theirs.end(), std::back_inserter(filled), [](const auto& p) { return p.numel() > 0; });
+    const double expected = torch::nn::utils::clip_grad_norm_(filled, 0.5, type);
     EXPECT_NEAR(norm, expected, 1e-4 * expected);
     testing::expect_near(gradients_of(ours), gradients_of(theirs), 1e-5);
   }

@@ -10,6 +10,7 @@
 #include "hasten/core/error.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "parallel/shard/trained.h"
+#include "support/device.h"
 
 namespace hasten::parallel {
 namespace {
@@ -30,8 +31,13 @@ int most_ranks(int wanted = 2) {
   return std::min(wanted, num_devices());
 }
 
+// A GPU rounds sums in another order than the CPU, and AdamW's first steps make that larger.
+double tolerance_of_device() {
+  return testing::is_pretend() ? 1e-5 : 2e-4;
+}
+
 void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, const std::string& what,
-                  double tolerance = 1e-5) {
+                  double tolerance = tolerance_of_device()) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_TRUE(at::allclose(a[i], b[i], tolerance, tolerance))
