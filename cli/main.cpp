@@ -36,7 +36,7 @@ std::vector<Command> commands() {
           {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
           {"track", "show how far the trackers of runs have come, complete or replay runs", track},
           {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
-          {"plan", "print the memory of a training, for every sharding strategy", plan_command},
+          {"plan", "print memory and step time of a training, and the layout to take", plan_command},
           {"to-fsdp2", "bring a configuration of FSDP 1 to FSDP 2", to_fsdp2},
           {"completion", "print the completion of bash or zsh", completion}};
 }

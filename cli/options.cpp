@@ -168,40 +168,6 @@ const std::vector<OptionGroup>& board_options() {
   return groups;
 }
 
-const std::vector<OptionGroup>& plan_options() {
-  static const std::vector<OptionGroup> groups = {
-      {"Options",
-       "",
-       {{.name = "memory", .kind = kSwitch, .peers = launcher::kHasten, .help = "Print the table of memory"},
-        {.name = "config",
-         .peers = launcher::kHasten,
-         .value = "FILE",
-         .help = "A DeepSpeed configuration, whose dtype and optimizer count"},
-        {.name = "ranks_per_host",
-         .kind = kInteger,
-         .peers = launcher::kHasten,
-         .fallback = "1",
-         .least = 1,
-         .most = 1 << 20,
-         .help = "Processes on each host"},
-        {.name = "num_machines", .kind = kInteger, .fallback = "1", .least = 1, .most = 1 << 20, .help = "Hosts"},
-        {.name = "mixed_precision", .kind = kChoice, .choices = "no fp16 bf16 fp8", .help = "What to compute in"},
-        {.name = "optimizer_bytes",
-         .kind = kInteger,
-         .peers = launcher::kHasten,
-         .fallback = "8",
-         .least = 0,
-         .most = 64,
-         .help = "State a parameter: Adam 8, momentum 4"},
-        {.name = "limit_gib",
-         .kind = kReal,
-         .peers = launcher::kHasten,
-         .least = 0,
-         .most = 1e9,
-         .help = "Memory of a host; the first strategy that fits is named"}}}};
-  return groups;
-}
-
 const std::vector<OptionGroup>& to_fsdp2_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",

@@ -1,75 +1,72 @@
-// `hasten plan --memory MODEL`: the memory that a training of a model takes on each host, for every sharding strategy.
-#include <cstdint>
-#include <filesystem>
+// `hasten plan`: memory, bytes and step time of layouts before they run; memory of sharding.
+#include <algorithm>
 #include <iostream>
 
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
-#include "hasten/files/safetensors/safetensors_header.h"
-#include "hasten/plan/shard_memory.h"
-#include "hasten/settings/deepspeed_config.h"
+#include "hasten/core/text.h"
+#include "hasten/plan/order_picture.h"
 #include "help.h"
 #include "options.h"
+#include "plan_parts.h"
 
 namespace hasten::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using launcher::CommandLine;
 
 const HelpText kHelp = {
-    "hasten plan --memory [OPTIONS] MODEL",
-    "Prints the bytes that parameters, gradients and optimizer state take on each host, for data parallelism, ZeRO's "
-    "stages 1 to 3, and offload to files. MODEL is a number of parameters (124M, 1.3B), a safetensors file, or a "
-    "folder of them.",
-    "The formulas are in docs/sharding.md."};
+    "hasten plan [OPTIONS] MODEL",
+    "Prints memory, step time and use of the devices for layouts of a training, and names the one to take. MODEL is a "
+    "config.json of transformers or its folder, a repository of a hub, JSON of the fields below or of a module tree, a "
+    "safetensors folder, or a preset: gpt2, llama3-70b, gpt-175b. Nothing is started. With --memory, MODEL is a number "
+    "of parameters (124M, 1.3B), a safetensors file or a folder, and the table is that of sharded state on hosts.",
+    "Exit code: 0; 3 if no layout fits. Formulas and their errors on published runs are in docs/plan.md, those of "
+    "--memory in docs/sharding.md."};
 
-struct Counted {
-  int64_t parameters = 0, largest = 0;
-};
+constexpr int kNothingFits = 3;
 
-// Numbers of elements, from the header in front of a safetensors file's values. The header halves the last size of F4.
-void count_file(const fs::path& path, Counted& counted) {
-  const files::SafetensorsHeader header = files::read_safetensors_header(path.string());
-  for (const auto& entry : header.entries) {
-    int64_t numel = entry.info.dtype == files::Dtype::kFloat4E2M1FnX2 ? 2 : 1;
-    for (const int64_t length : entry.info.shape) numel *= length;
-    counted.parameters += numel;
-    counted.largest = std::max(counted.largest, numel);
-  }
+// The pipeline's order of a layout, drawn with the times of its stages.
+std::string picture(const plan::ModelShape& model, const plan::Cluster& cluster, const plan::Strategy& strategy) {
+  if (strategy.sizes.pp == 1) return "The layout to take has no pipeline to draw.\n";
+  const plan::StepTerms terms = plan::step_terms(model, cluster, strategy);
+  const plan::LayerSeconds forward = plan::layer_forward(model, cluster, strategy, terms);
+  const plan::LayerSeconds backward = plan::layer_backward(model, strategy, forward);
+  const double layers = terms.stage_layers / strategy.chunks, weights = layers * forward.products;
+  const plan::StageCost cost{layers * forward.total(), layers * backward.total() - weights, weights, 0, 1};
+  const auto order =
+      plan::make_order(strategy.order, {strategy.sizes.pp, strategy.chunks, static_cast<int>(terms.microbatches)});
+  return plan::draw_order(order, {cost}, {.unit_s = layers * forward.total()});
 }
 
-Counted count(const std::string& model) {
-  std::error_code ignored;
-  Counted counted;
-  if (fs::is_regular_file(model, ignored)) {
-    count_file(model, counted);
-  } else if (fs::is_directory(model, ignored)) {
-    for (const auto& entry : fs::directory_iterator(model)) {
-      if (entry.path().extension() == ".safetensors") count_file(entry.path(), counted);
-    }
-    if (counted.parameters == 0)
-      throw UsageError(Origin{"plan"}, "'", model,
-                       "' has no safetensors file. Name a file, or a number of parameters.");
+int plan_layouts(const CommandLine& line) {
+  const plan::ModelShape model = planned_model(line);
+  plan::Cluster cluster = planned_cluster(line);
+  if (line.has("overlap")) cluster.constants.data_overlap = core::real_number(line.text("overlap")).value();
+  plan::SearchOptions options = search_options(line, cluster);
+  const std::string precision = line.has("precision")           ? line.text("precision")
+                                : cluster.machine.shares_memory ? "no"
+                                                                : "bf16";
+  plan::set_precision(options.base, precision);
+  const plan::SearchResult result = plan::search(model, cluster, options);
+  const size_t top = line.has("top") ? core::whole_number<size_t>(line.text("top")).value() : 10;
+  const PlanReport report{model, cluster, options, result, precision, top};
+  if (line.has("json")) {
+    std::cout << plan_json(report);
   } else {
-    counted.parameters = plan::parse_parameter_count(model);
+    std::cout << plan_text(report);
+    const plan::Candidate* shown = !result.fitting.empty() ? &result.fitting[result.taken]
+                                   : result.nearest        ? &*result.nearest
+                                                           : nullptr;
+    if (shown != nullptr && line.has("explain")) {
+      std::cout << "\n"
+                << plan::strategy_text(shown->strategy) << "\n"
+                << join(plan::explain_prediction(model, cluster, shown->strategy), "\n") << "\n";
+    }
+    if (shown != nullptr && line.has("draw")) std::cout << "\n" << picture(model, cluster, shown->strategy);
   }
-  return counted;
-}
-
-// The ZeRO configuration's dtype and optimizer, if a file has them.
-void apply_config(const std::string& path, int world_size, plan::ShardMemoryInput& input) {
-  const auto config = plan::DeepSpeedConfig::read(path);
-  const auto resolved = plan::resolve_deepspeed(config, world_size, false);
-  if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) input.compute_bytes = 2;
-  std::string type = resolved.text("optimizer.type");
-  for (auto& letter : type) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  if (type == "sgd") input.optimizer_bytes = 4;
-  if (type == "adagrad" || type == "rmsprop") input.optimizer_bytes = 4;
-  if (resolved.is_given("zero_optimization.reduce_bucket_size"))
-    input.largest_unit = std::min(input.largest_unit, resolved.count("zero_optimization.reduce_bucket_size"));
-  std::cout << config.source() << ": stage " << resolved.stage << ".\n";
+  return result.fitting.empty() ? kNothingFits : 0;
 }
 
 }  // namespace
@@ -77,26 +74,9 @@ void apply_config(const std::string& path, int world_size, plan::ShardMemoryInpu
 int plan_command(const std::vector<std::string>& words) {
   const CommandLine line = read_options("plan", plan_options(), words, 1);
   if (line.help) return std::cout << help_of(kHelp, plan_options(), colours_wanted()), 0;
-  if (!line.has("memory"))
-    throw UsageError({"plan"}, "nothing to plan is named. Give --memory; see hasten plan --help.");
-  if (line.rest.empty())
+  if (line.has("memory") && line.rest.empty())
     throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
-  const auto integer = [&](const char* name, int otherwise) {
-    return line.has(name) ? core::whole_number<int>(line.text(name)).value() : otherwise;
-  };
-  const Counted counted = count(line.rest.front());
-  plan::ShardMemoryInput input{.parameters = counted.parameters,
-                               .largest_unit = std::max(int64_t{1} << 20, counted.largest),
-                               .ranks_per_host = integer("ranks_per_host", 1),
-                               .hosts = integer("num_machines", 1)};
-  if (line.has("config")) apply_config(line.text("config"), input.ranks_per_host * input.hosts, input);
-  if (line.has("mixed_precision")) input.compute_bytes = line.text("mixed_precision") == "no" ? 4 : 2;
-  if (line.has("optimizer_bytes")) input.optimizer_bytes = integer("optimizer_bytes", 8);
-  std::optional<int64_t> limit;
-  if (line.has("limit_gib"))
-    limit = static_cast<int64_t>(core::real_number(line.text("limit_gib")).value() * static_cast<double>(int64_t{1} << 30));
-  std::cout << plan::describe(input, plan::shard_memory(input), limit);
-  return 0;
+  return line.has("memory") ? plan_memory(line) : plan_layouts(line);
 }
 
 }  // namespace hasten::cli

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void check(const std::vector<double>& costs, int stages) {
+void check_costs(const std::vector<double>& costs, int stages) {
   if (stages < 1) throw UsageError({"plan"}, "stages is ", stages, "; expected at least 1.");
   if (costs.size() < static_cast<size_t>(stages))
     throw UsageError({"plan"}, costs.size(), " items cannot fill ", stages, " stages. Ask for ", costs.size(),
@@ -26,7 +26,7 @@ void check(const std::vector<double>& costs, int stages) {
 }  // namespace
 
 std::vector<size_t> balance(const std::vector<double>& costs, int stages) {
-  check(costs, stages);
+  check_costs(costs, stages);
   const size_t n = costs.size(), count = static_cast<size_t>(stages);
   std::vector<double> sums(n + 1);
   for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + costs[i];

@@ -37,7 +37,7 @@ constexpr const char* kHelp =
     "  checkpoint       list, show, verify, compare, prune or repair checkpoints\n"
     "  track            show how far the trackers of runs have come, complete or replay runs\n"
     "  board            make one HTML page of runs: curves, images, settings, speed of ranks\n"
-    "  plan             print the memory of a training, for every sharding strategy\n"
+    "  plan             print memory and step time of a training, and the layout to take\n"
     "  to-fsdp2         bring a configuration of FSDP 1 to FSDP 2\n"
     "  completion       print the completion of bash or zsh\n"
     "\n"
