@@ -385,7 +385,7 @@ class Accelerator {
   /// Collective: no. Blocks: no. Throws: as data::without_padding.
   template <class T>
   T without_padding(const T& value) const {
-    return data::without_padding(value, gradient_state().position(), rank());
+    return data::without_padding(value, gradient_state().position(), preparation().process().rank());
   }
   /// Sum or mean over the ranks, elementwise, of the tensors and numbers of any nested structure.
   template <class T>
@@ -426,7 +426,7 @@ class Accelerator {
   /// process::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
   template <class T>
   T split_between_processes(const T& values, bool apply_padding = false) const {
-    return process::split_between_processes(process(), values, apply_padding);
+    return process::split_between_processes(preparation().process(), values, apply_padding);
   }
   /// Prints a line once per machine.
   /// Collective: no. Blocks: no. Throws: nothing.

@@ -53,6 +53,11 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
 }
 
 void AcceleratorState::start(const Environment& environment) {
+  if (layout.context().world_size() > 1) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, plan::layout_text(layout.sizes()),
+                     ": cp and sp do not go with prepare yet. Set them to 1, or make a parallel::Layout and a "
+                     "parallel::ContextParallel in a loop of the program's own.");
+  }
   plugins->log_notes(operations->logger("shard"));
   sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
                                      plugins->splits_later());
@@ -123,7 +128,7 @@ void AcceleratorState::end_training() {
 
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
   plugins->require_filled();
-  advice.before_backward({.world_size = process().world_size(),
+  advice.before_backward({.world_size = layout.data().world_size(),
                           .num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
                           .optimizer_calls = gradients->optimizers().num_calls()},
                          operations->logger("accelerator"));
@@ -259,6 +264,11 @@ void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameter
 
 parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgdOptions given) const {
   precision->require_whole_weights("local_sgd");
+  if (layout.divides_model()) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
+                     "local_sgd with tp: it averages over all ranks, and those of a model hold other parts. Leave one "
+                     "of them out.");
+  }
   given.on_average = [precision = precision, then = given.on_average] {
     precision->share_least_scale();
     if (then) then();

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/context/context_parallel.h"
@@ -81,6 +83,30 @@ TEST(ParallelOptions, GiveWholeOutputsAndWholeStates) {
   });
 }
 
+TEST(ParallelOptions, GiveRanksOfOneModelTheSameBatches) {
+  constexpr int64_t kSamples = 13;
+  run_ranks(4, [&](process::Process& process) {
+    const Accelerator accelerator(
+        process, {.loader = {.use_seedable_sampler = true}, .seed = 7, .parallel = {.dp_replicate = 2, .tp = 2}});
+    auto loader = accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
+        data::TensorDataset(at::arange(kSamples), at::arange(kSamples)), 2));
+    std::vector<int64_t> seen, own;
+    for (auto& batch : loader) {
+      for (int64_t i = 0; i < batch.data.numel(); ++i) own.push_back(batch.data[i].item<int64_t>());
+      const at::Tensor all = accelerator.gather_for_metrics(batch.data);
+      for (int64_t i = 0; i < all.numel(); ++i) seen.push_back(all[i].item<int64_t>());
+    }
+    std::sort(seen.begin(), seen.end());
+    ASSERT_EQ(seen.size(), static_cast<size_t>(kSamples));
+    for (int64_t i = 0; i < kSamples; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+    // Ranks 0 and 1 are one model, 2 and 3 the other.
+    const auto by_rank = accelerator.group().all_gather(torch::tensor(own));
+    EXPECT_TRUE(by_rank[0].equal(by_rank[1]));
+    EXPECT_TRUE(by_rank[2].equal(by_rank[3]));
+    EXPECT_FALSE(by_rank[0].equal(by_rank[2]));
+  });
+}
+
 std::string first_words(const AcceleratorOptions& options, int world) {
   return run_ranks_collecting(world, [&](process::Process& process) { const Accelerator made(process, options); })[0];
 }
@@ -89,6 +115,7 @@ TEST(ParallelOptions, RefuseWhatDoesNotFit) {
   EXPECT_THAT(first_words({.parallel = {.tp = 4}}, 2), HasSubstr("tp"));
   EXPECT_THAT(first_words({.parallel = {.pp = 2}}, 2), HasSubstr("pipelines are not there yet"));
   EXPECT_THAT(first_words({.parallel = {.cp = 2, .sp = 2}}, 4), HasSubstr("sp"));
+  EXPECT_THAT(first_words({.parallel = {.cp = 2}}, 2), HasSubstr("cp and sp do not go with prepare yet"));
 }
 
 }  // namespace
