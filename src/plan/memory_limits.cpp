@@ -162,7 +162,9 @@ MemoryLimits memory_limits(const MaxMemory& max_memory) {
                          " Expected integers for accelerators, 'mps', 'cpu' or 'disk'.");
       }
     }
-    limits.entries.emplace_back(device, static_cast<double>(parse_bytes(size)));
+    // A limit that a calculation has made negative has room for nothing.
+    const auto* number = std::get_if<int64_t>(&size);
+    limits.entries.emplace_back(device, static_cast<double>(number != nullptr ? *number : parse_bytes(size)));
   }
   const auto rank_of = [](const Device& device) {
     if (std::holds_alternative<int>(device)) return std::pair<size_t, int>(0, std::get<int>(device));

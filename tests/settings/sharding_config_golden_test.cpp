@@ -448,6 +448,10 @@ json resolved_case(const json& input) {
 json in_form(const ResolvedDeepSpeed& resolved, const std::string& path, const json& form) {
   if (path == "zero_optimization.overlap_comm") return resolved.on(path);
   if (path == "zero_optimization.stage3_gather_fp16_weights_on_model_save") return resolved.on(path);
+  if (form.is_array() && (path == "optimizer" || path == "scheduler")) {
+    if (!resolved.is_given(path + ".type")) return json::array({nullptr, nullptr});
+    return {resolved.text(path + ".type"), json_of(resolved.at(path + ".params"))};
+  }
   if (form.is_object()) {
     json section = json::object();
     for (const auto& [member, value] : form.items()) section[member] = in_form(resolved, path + "." + member, value);

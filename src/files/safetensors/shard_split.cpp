@@ -5,7 +5,6 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
 
@@ -80,12 +79,8 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
   if (!open.empty()) shards.push_back(std::move(open));
   for (size_t s = 0; s < shards.size(); ++s) {
     std::vector<size_t> members = shards[s];
-    if (shards.size() == 1) {
-      members.resize(tensors.size());
-      std::iota(members.begin(), members.end(), size_t{0});
-    }
     for (const size_t first : shards[s]) {
-      if (const auto more = sharing.find(first); shards.size() > 1 && more != sharing.end()) {
+      if (const auto more = sharing.find(first); more != sharing.end()) {
         members.insert(members.end(), more->second.begin(), more->second.end());
       }
     }
