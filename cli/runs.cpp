@@ -2,11 +2,11 @@
 #include "runs.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <map>
 
 #include "hasten/core/error.h"
+#include "hasten/core/number.h"
 
 namespace hasten::cli {
 namespace {
@@ -73,15 +73,9 @@ Run& choose_run(std::vector<Run>& runs, const std::string& word) {
 }
 
 std::string short_number(double value) {
-  char digits[32];
-  if (value >= 1e6) {
-    std::snprintf(digits, sizeof digits, "%.1fM", value / 1e6);
-  } else if (value >= 1e4) {
-    std::snprintf(digits, sizeof digits, "%.1fk", value / 1e3);
-  } else {
-    std::snprintf(digits, sizeof digits, value < 10 && value != 0 ? "%.1f" : "%.0f", value);
-  }
-  return digits;
+  if (value >= 1e6) return core::fixed_text(value / 1e6, 1) + "M";
+  if (value >= 1e4) return core::fixed_text(value / 1e3, 1) + "k";
+  return core::fixed_text(value, value < 10 && value != 0 ? 1 : 0);
 }
 
 std::string table_of(const std::vector<std::vector<std::string>>& rows) {

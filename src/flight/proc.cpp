@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::flight {
@@ -58,7 +59,11 @@ int64_t number_after(std::string_view text, std::string_view name) {
   for (const std::string_view line : lines_of(text)) {
     if (!line.starts_with(name)) continue;
     const size_t digit = line.find_first_of("0123456789", name.size());
-    if (digit != std::string_view::npos) return std::atoll(std::string(line.substr(digit)).c_str());
+    int64_t number = 0;
+    if (digit != std::string_view::npos &&
+        std::from_chars(line.data() + digit, line.data() + line.size(), number).ec == std::errc()) {
+      return number;
+    }
   }
   return -1;
 }
@@ -72,8 +77,8 @@ ProcessStat read_stat(const std::string& folder) {
   std::istringstream fields(line.substr(close + 3));
   std::string field;
   for (int number = 4; number <= 22 && fields >> field; ++number) {
-    if (number == 14 || number == 15) stat.cpu_ticks += std::atoll(field.c_str());
-    if (number == 22) stat.start_ticks = std::strtoull(field.c_str(), nullptr, 10);
+    if (number == 14 || number == 15) stat.cpu_ticks += core::whole_number<int64_t>(field).value_or(0);
+    if (number == 22) stat.start_ticks = core::whole_number<uint64_t>(field).value_or(0);
   }
   return stat;
 }

@@ -3,18 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
+#include "hasten/core/number.h"
 #include "hasten/core/text.h"
 
 namespace hasten::flight {
 namespace {
 
 std::string seconds(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, value < 10 ? "%.1f s" : "%.0f s", value);
-  return digits;
+  return core::fixed_text(value, value < 10 ? 1 : 0) + " s";
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
