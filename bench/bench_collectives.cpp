@@ -126,8 +126,7 @@ class BusyPrograms {
       const pid_t child = fork();
       if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        for (volatile uint64_t turns = 0;; turns = turns + 1) {
-        }
+        for (;;) asm volatile("");
       }
       children_.push_back(child);
     }
