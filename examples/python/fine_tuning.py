@@ -17,11 +17,11 @@ def main():
     starts = torch.arange(64)
     sentences = (starts[:, None] + torch.arange(LENGTH)) % 64
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2,
-                                       resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+                                       resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0))
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     loader = DataLoader(sentences, batch_size=8, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for epoch in range(25):
+    for epoch in range(14):
         for batch in loader:
             with accelerator.accumulate(model):
                 loss = model(input_ids=batch, labels=batch).loss

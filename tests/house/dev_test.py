@@ -124,6 +124,19 @@ class Dev(unittest.TestCase):
         for known in (["-R", "x"], ["--tests-regex=x"], ["-j4"]):
             self.assertIn("passed", self.dev("test", *known, Libtorch_ROOT=libtorch).stdout)
 
+    def test_a_python_without_torch_is_refused_for_the_package(self):
+        result = self.dev("python", PYTHON="python3")
+
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("python3 has no torch. Install torch", result.stderr)
+        self.assertEqual(self.called("cmake"), [])
+
+    def test_the_examples_are_a_command(self):
+        result = self.dev("examples", Libtorch_ROOT=str(self.make_libtorch()))
+
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("-R ^examples", self.called("ctest")[-1])
+
     # Packages.
 
     def test_without_apt_it_says_what_to_install_and_stops(self):

@@ -16,7 +16,7 @@ COLLECTIVES = """
     assert dist.get_backend() == sys.argv[1]
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     assert type(backend).__name__ == "ProcessGroupHasten", type(backend)
-    assert backend.transport == "shm", backend.transport
+    assert backend.transport == sys.argv[2], backend.transport
 
     def full(value, n=5, dtype=torch.float32):
         return torch.full((n,), value, dtype=dtype)
@@ -72,9 +72,15 @@ COLLECTIVES = """
 """
 
 
-@pytest.mark.parametrize("name", ["hasten", "gloo"])
-def test_collectives_by_name_and_in_gloos_place(name):
-    ranks = run_ranks(3, COLLECTIVES, name, HASTEN_FOR_GLOO="1" if name == "gloo" else None)
+@pytest.mark.parametrize("name, transport, variables", [
+    ("hasten", "shm", {}),
+    ("gloo", "shm", {"HASTEN_FOR_GLOO": "1"}),
+    ("hasten", "shm", {"HASTEN_DEBUG": "1"}),
+    ("hasten", "gloo", {"HASTEN_BACKEND": "gloo"}),
+    ("hasten", "gloo", {"HASTEN_BACKEND": "gloo", "HASTEN_DEBUG": "1"}),
+])
+def test_collectives_by_name_and_in_gloos_place(name, transport, variables):
+    ranks = run_ranks(3, COLLECTIVES, name, transport, **{"HASTEN_FOR_GLOO": None, **variables})
     assert all("all held" in rank.output for rank in expect_success(ranks))
 
 

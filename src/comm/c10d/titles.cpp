@@ -37,8 +37,9 @@ Title titles_of(c10d::OpType type) {
       return {"gloo:all_to_all", "hasten:all_to_all"};
     case SEND:
       return {"gloo:send", "hasten:send"};
-    case RECV:
     case RECVANYSOURCE:
+      return {"gloo:recvAnySource", "hasten:recvAnySource"};
+    case RECV:
       return {"gloo:recv", "hasten:recv"};
     case BARRIER:
       return {"gloo:barrier", "hasten:barrier"};
