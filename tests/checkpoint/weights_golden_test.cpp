@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <filesystem>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -151,7 +151,8 @@ json error_given(const GoldenCase& golden, const std::function<json()>& run) {
     return usage.count(expected) ? testing::golden_error(expected) : json{{"error", error.what()}};
   } catch (const DataError& error) {
     // A file of another framework is the file's fault here, and a value that is none with the peers.
-    const bool is_of_file = expected == "ValueError" && text(error.what()).find("are not PyTorch's") != std::string::npos;
+    const bool is_of_file =
+        expected == "ValueError" && text(error.what()).find("are not PyTorch's") != std::string::npos;
     return data.count(expected) || is_of_file ? testing::golden_error(expected) : json{{"error", error.what()}};
   } catch (const std::exception& error) {
     return {{"error", error.what()}};

@@ -40,32 +40,8 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-std::string file_bytes(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
-
 std::string golden_path(const json& folder) {
   return golden_folder() + "/" + folder.get<std::string>();
-}
-
-std::string hex_of(const std::string& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const unsigned char byte : bytes) {
-    hex += kDigits[byte >> 4];
-    hex += kDigits[byte & 15];
-  }
-  return hex;
-}
-
-std::vector<std::string> file_names(const std::string& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 void write_tensors(const std::string& folder, const offload::NamedTensors& tensors) {
@@ -542,7 +518,7 @@ json result_of(const GoldenCase& golden) {
 
 // Python's classes of errors about a file that is not there, or not what it should be.
 bool is_file_error(const std::string& python_class) {
-  static const std::set<std::string> kClasses{"FileNotFoundError", "SafetensorError", "OSError", "EOFError",
+  static const std::set<std::string> kClasses{"FileNotFoundError", "SafetensorError", "OSError",          "EOFError",
                                               "UnpicklingError",   "JSONDecodeError", "IsADirectoryError"};
   return kClasses.count(python_class) > 0;
 }

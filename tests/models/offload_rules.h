@@ -1,10 +1,18 @@
 // The documented differences of the golden cases "offload.json", each computed apart from the code under test.
+// The bytes of files are read here too.
+// files are read.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "hasten/offload/map/tree_of.h"
 #include "hasten/offload/units/set_tensor.h"
@@ -14,6 +22,30 @@
 namespace hasten::testing {
 
 using nlohmann::json;
+
+inline std::string file_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+inline std::string hex_of(const std::string& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (const unsigned char byte : bytes) {
+    hex += kDigits[byte >> 4];
+    hex += kDigits[byte & 15];
+  }
+  return hex;
+}
+
+inline std::vector<std::string> file_names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 inline std::string dtype_text(const at::Tensor& tensor) {
   return std::string(offload::dtype_name(tensor.scalar_type()));

@@ -54,10 +54,12 @@ TEST_F(ConfigFile, AnswersUnknownKeysWithTheNearest) {
 }
 
 TEST_F(ConfigFile, AnswersUnknownKeysOfSectionsWithTheNearest) {
-  EXPECT_EQ(refused("c.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}\n"),
-            std::string("[config] FILE: unknown key 'deepspeed_config.zero_stag', did you mean 'zero_stage'?") + kAdvice);
-  EXPECT_EQ(refused("c.json", R"({"distributed_type": "FSDP", "fsdp_config": {"fsdp_versio": 2}})"),
-            std::string("[config] FILE: unknown key 'fsdp_config.fsdp_versio', did you mean 'fsdp_version'?") + kAdvice);
+  EXPECT_EQ(
+      refused("c.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}\n"),
+      std::string("[config] FILE: unknown key 'deepspeed_config.zero_stag', did you mean 'zero_stage'?") + kAdvice);
+  EXPECT_EQ(
+      refused("c.json", R"({"distributed_type": "FSDP", "fsdp_config": {"fsdp_versio": 2}})"),
+      std::string("[config] FILE: unknown key 'fsdp_config.fsdp_versio', did you mean 'fsdp_version'?") + kAdvice);
   EXPECT_EQ(refused("c.yaml", "distributed_type: 'NO'\ndynamo_config: {dynamo_backend: 'NO', what: 1}\n"),
             std::string("[config] FILE: unknown key 'dynamo_config.what'.") + kAdvice);
 }
@@ -71,9 +73,10 @@ TEST_F(ConfigFile, KeysOfSectionsMayLackThePrefixOrBeThoseOfTheInterviewAndOfOld
 }
 
 TEST_F(ConfigFile, AKeyThatOlderReleasesHadIsRefusedWithTodaysWay) {
-  EXPECT_EQ(refused("c.yaml", "distributed_type: 'NO'\nipex_config: {ipex: true}\n"),
-            std::string("[config] FILE: unknown key 'ipex_config'; Accelerate has removed Intel's extension; take it out.") +
-                kAdvice);
+  EXPECT_EQ(
+      refused("c.yaml", "distributed_type: 'NO'\nipex_config: {ipex: true}\n"),
+      std::string("[config] FILE: unknown key 'ipex_config'; Accelerate has removed Intel's extension; take it out.") +
+          kAdvice);
 }
 
 TEST_F(ConfigFile, TellsAllThatIsWrongAtOnce) {
@@ -121,17 +124,23 @@ TEST_F(ConfigFile, RefusesBytesAndNumbersThatPythonCannotRead) {
 }
 
 TEST_F(ConfigFile, ReadsValuesAsPyYamlDoes) {
-  const std::string path = write("c.yaml",
-                                 "distributed_type: FSDP\rfp16: 1\rfsdp_config:\r  a: {b: {}}\r  c: !!float 5\r"
-                                 "  d: '2020-01-01'\r  e: \"x\\n y\"\r  f: 12345678901234567890\r");
+  const std::string path =
+      write("c.yaml",
+            "distributed_type: FSDP\rfp16: 1\rfsdp_config:\r  fsdp_version: {b: {}}\rcommands:\r- !!float 5\r"
+            "- '2020-01-01'\r- \"x\\n y\"\r- 12345678901234567890\r"
+            "tpu_env: [0x10, 010, 1_000, 1e3, 1.0e+3, .5, .inf, 12:30:45, 0o17, +7, -0, 1.]\r");
 
   const Config config = load_config(path);
 
   EXPECT_TRUE(find_value(config.values, "mixed_precision")->is_text("fp16"));
-  EXPECT_NE(to_yaml(config.values)
-                .find("fsdp_config:\n  a:\n    b: null\n  c: 5.0\n  d: '2020-01-01'\n"
-                      "  e: \"x\\n y\"\n  f: 12345678901234567890\n"),
+  EXPECT_NE(to_yaml(config.values).find("commands:\n- 5.0\n- '2020-01-01'\n- \"x\\n y\"\n- 12345678901234567890\n"),
             std::string::npos)
+      << to_yaml(config.values);
+  EXPECT_NE(to_yaml(config.values).find("fsdp_config:\n  fsdp_version:\n    b: null\n"), std::string::npos);
+  EXPECT_NE(
+      to_yaml(config.values)
+          .find("tpu_env:\n- 16\n- 8\n- 1000\n- 1e3\n- 1000.0\n- 0.5\n- .inf\n- 45045\n- 0o17\n- 7\n- 0\n- 1.0\n"),
+      std::string::npos)
       << to_yaml(config.values);
 }
 
@@ -159,7 +168,8 @@ TEST_F(ConfigFile, WhatIsSavedIsReadBackTheSame) {
   const ConfigMap values = {
       {"distributed_type", {std::string("NO")}},
       {"commands", {ConfigList{{std::string("a: b")}, {std::string("- c\nd")}, {std::string("")}}}},
-      {"deepspeed_config", {ConfigMap{{"x", {1e-7}}, {"y", {std::string("\xc3\xa9 'q' \"p\"")}}}}}};
+      {"deepspeed_config",
+       {ConfigMap{{"zero_stage", {1e-7}}, {"deepspeed_config_file", {std::string("\xc3\xa9 'q' \"p\"")}}}}}};
   const std::string yaml = folder() + "/new/c.yaml", json = folder() + "/new/c.json";
 
   save_config(values, yaml);
