@@ -4,6 +4,7 @@
 // std::format, and the distribution's fmt cannot be compiled beside libtorch's.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -11,20 +12,22 @@
 
 namespace hasten {
 
-/// Returns all parts, one after the other, as `operator<<` prints them (bool as true/false).
+/// Returns all parts, one after the other, as `operator<<` prints them in the classic locale (bool as true/false).
 /// Collective: no. Blocks: no. Throws: only what an operator<< throws.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << std::boolalpha;
   (out << ... << parts);
   return std::move(out).str();
 }
 
-/// Returns the elements of `range` separated by `separator`: "1, 2, 3".
+/// Returns the elements of `range` separated by `separator`, in the classic locale: "1, 2, 3".
 template <class Range>
 std::string join(const Range& range, std::string_view separator = ", ") {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   bool first = true;
   for (const auto& element : range) {
     if (!first) out << separator;
