@@ -14,9 +14,9 @@ namespace hasten::interception {
 namespace {
 
 // Notes its name for each operator, and leaves the operator alone.
-class Noting : public Interceptor {
+class NamedNoting : public Interceptor {
  public:
-  Noting(std::string name, std::vector<std::string>& notes) : name_(std::move(name)), notes_(&notes) {}
+  NamedNoting(std::string name, std::vector<std::string>& notes) : name_(std::move(name)), notes_(&notes) {}
   Level level() const override { return Level::kEveryOperator; }
   bool intercept(const c10::OperatorHandle& op, Stack&) override {
     if (op.schema().name() == "aten::neg") notes_->push_back(name_);
@@ -28,10 +28,10 @@ class Noting : public Interceptor {
   std::vector<std::string>* notes_;
 };
 
-class NotingBefore : public Noting, public BeforeScopes {
+class NotingBefore : public NamedNoting, public BeforeScopes {
  public:
   NotingBefore(std::string name, int order, std::vector<std::string>& notes)
-      : Noting(std::move(name), notes), order_(order) {}
+      : NamedNoting(std::move(name), notes), order_(order) {}
   int order() const noexcept override { return order_; }
 
  private:
@@ -41,10 +41,10 @@ class NotingBefore : public Noting, public BeforeScopes {
 TEST(BeforeScopes, AreAskedBeforeAScopeInTheirOrder) {
   std::vector<std::string> notes;
   const at::Tensor x = at::ones({2});
-  add_interceptor(x, std::make_shared<Noting>("plain", notes));
+  add_interceptor(x, std::make_shared<NamedNoting>("plain", notes));
   add_interceptor(x, std::make_shared<NotingBefore>("second", 2, notes));
   add_interceptor(x, std::make_shared<NotingBefore>("first", 1, notes));
-  Noting scope("scope", notes);
+  NamedNoting scope("scope", notes);
   {
     const EveryOperatorScope opened(scope);
     (void)x.neg();
@@ -77,7 +77,7 @@ TEST(BeforeScopes, LetScopesSeeTheOperatorsThatTheyCall) {
   const at::Tensor b(c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(), at::ones({3}).dtype(), at::kCPU));
   shared.mark(a);
   shared.mark(b);
-  Noting scope("scope", notes);
+  NamedNoting scope("scope", notes);
   const EveryOperatorScope opened(scope);
 
   EXPECT_TRUE(a.neg().equal(at::full({3}, -2.0)));

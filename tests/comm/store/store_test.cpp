@@ -108,7 +108,9 @@ TEST(Store, NoWayToAnOwnAddressEndsAtOnceWithTheRemedy) {
   if (child == 0) {
     // Without the right to make a network the child reports that, and the rest is left to machines that have it.
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) _exit(77);
-    addrinfo address{.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    addrinfo address{};
+    address.ai_family = AF_INET;
+    address.ai_socktype = SOCK_STREAM;
     loopback.sin_port = htons(29512);
     address.ai_addr = reinterpret_cast<sockaddr*>(&loopback);
     address.ai_addrlen = sizeof loopback;
