@@ -354,6 +354,7 @@ void Recorder::set_loss(double loss) noexcept {
 }
 
 void Recorder::set_bad(const std::string& name) noexcept {
+  if (page_->now.bad_step.load(kRelaxed) != 0) return;  // the first one counts
   const std::lock_guard lock(mutex_);
   const uint16_t words = write_text(name);
   page_->now.bad_text.store(words == kNoText ? 0 : words + uint32_t{1}, kRelaxed);
