@@ -1,5 +1,6 @@
 // See accelerator/preparation.h.
 #include "hasten/accelerator/preparation.h"
+#include "hasten/checkpoint/optimizer_devices.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -44,7 +45,7 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
   state_->optimizer_registry.add(optimizer);
-  state_->place_optimizers();
+  checkpoint::move_state_to_parameters(*optimizer);
   state_->precision->add(optimizer);
 }
 

@@ -317,6 +317,7 @@ void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor
 }
 
 SharedInterceptor::SharedInterceptor(Interceptor& interceptor) {
+  register_kernels();
   const auto list = c10::make_intrusive<InterceptorList>();
   list->add(std::shared_ptr<Interceptor>(std::shared_ptr<void>(), &interceptor));
   list_ = list;

@@ -16,6 +16,7 @@
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/precision/autocast.h"
+#include "hasten/precision/known_bad.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {
@@ -119,7 +120,12 @@ void train_once(Animal& one, process::Process& process, bool low) {
 TEST(ShardZoo, no_kernel_writes_to_the_parameters_that_it_reads) {
   testing::run_ranks(2, [](auto& process) {
     for (const bool low : {false, true}) {
-      for (auto& one : zoo()) train_once(one, process, low);
+      for (auto& one : zoo()) {
+        // Processors without bfloat16 have no such LSTM; autocast computes it in float32 outside of sharded models.
+        const bool is_recurrent = one.name.find("LSTM") != std::string::npos && one.name != "LSTMCell";
+        if (low && is_recurrent && precision::recurrent_layers_need_float32()) continue;
+        train_once(one, process, low);
+      }
     }
   });
 }

@@ -190,4 +190,12 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
 }
 
+// A device has one kernel for a list of tensors. Without these libtorch would take its loop over the tensors.
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  for (const char* name : {"_foreach_norm.Scalar", "_foreach_mul_.Scalar", "_foreach_mul_.Tensor", "_foreach_copy_",
+                           "_foreach_add_.List", "_foreach_zero_"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+  }
+}
+
 }  // namespace hasten::testing::pretend
