@@ -63,7 +63,7 @@ TEST(RunWatch, ABarrierTooManyNamesThePlaceWhereTheCallsPart) {
   const std::string report = report_of("hang_barrier_too_many", "╰");
 
   EXPECT_THAT(report, HasSubstr("barrier 4 of 'world'"));
-  EXPECT_THAT(report, HasSubstr("the calls part at number 2: rank 0 at run_watch_ranks_test.cpp:"));
+  EXPECT_THAT(report, HasSubstr("the calls part at number 2: rank 0 at run_watch_slow_test.cpp:"));
 }
 
 HASTEN_PROCESS_CASE(hang_opposite_groups) {
@@ -110,7 +110,7 @@ TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
   const std::string report = report_of("hang_mutex", "╰");
 
   EXPECT_THAT(report, HasSubstr("rank 1 of 3 is missing"));
-  EXPECT_THAT(report, HasSubstr("all_reduce 1 of 'world': sum of float32 [5] at run_watch_ranks_test.cpp:"));
+  EXPECT_THAT(report, HasSubstr("all_reduce 1 of 'world': sum of float32 [5] at run_watch_slow_test.cpp:"));
   EXPECT_THAT(report, HasSubstr("count_losses ("));
   EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
 }
