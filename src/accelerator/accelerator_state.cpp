@@ -31,12 +31,6 @@ process::Process make_process(const ReadOptions& read) {
                           read.environment);
 }
 
-double clip(const parallel::ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
-            double norm_type) {
-  return parts.layout.divides_model() ? parallel::clip_grad_norm_(parts, parameters, max_norm, norm_type)
-                                      : parallel::clip_grad_norm_(parts.sharding, parameters, max_norm, norm_type);
-}
-
 }  // namespace
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
@@ -69,16 +63,13 @@ void AcceleratorState::start(const Environment& environment) {
   // The policy is the gradients' own, and the precision holds these.
   const std::weak_ptr<MixedPrecision> unscales = precision;
   plugins->clip_steps(*gradients, [parts = clip_parts(), unscales](const auto& parameters, double max_norm) {
-    const auto clip = [&] { return hasten::clip(parts, parameters, max_norm, 2.0); };
+    const auto clip = [&] { return parallel::clip_grad_norm_(parts, parameters, max_norm, 2.0); };
     const auto held = unscales.lock();
     held ? held->clip_grad_norm_(parameters, 2.0, clip) : clip();
   });
   plugins->check_overflows(
       *gradients,
-      [parts = clip_parts()](const auto& parameters) {
-        return parts.layout.divides_model() ? parallel::has_finite_gradients(parts, parameters)
-                                            : parallel::has_finite_gradients(parts.sharding, parameters);
-      },
+      [parts = clip_parts()](const auto& parameters) { return parallel::has_finite_gradients(parts, parameters); },
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
   gradients->step_policies().add(training::StepOrder::kAfter, step_record);
@@ -253,8 +244,8 @@ void AcceleratorState::place_optimizers() {
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   if (gradients->sync_gradients()) plugins->note_clipped();
-  return precision->clip_grad_norm_(parameters, norm_type,
-                                    [&] { return hasten::clip(clip_parts(), parameters, max_norm, norm_type); });
+  return precision->clip_grad_norm_(
+      parameters, norm_type, [&] { return parallel::clip_grad_norm_(clip_parts(), parameters, max_norm, norm_type); });
 }
 
 void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -35,6 +35,7 @@ Engine& Learner::Impl::engine() {
   auto& used = *current;
   if (!used.model) used.model.emplace(used.accelerator.prepare(model.module()));
   if (optimizer && used.prepared_for != optimizer) {
+    used.optimizer.reset();  // before the optimizer that it borrows
     used.prepared_for = optimizer;
     used.optimizer.emplace(used.accelerator.prepare(*optimizer));
   }

@@ -4,6 +4,7 @@
 #include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
 
 namespace hasten::parallel {
 namespace {
@@ -28,6 +29,7 @@ GradientNorm norm_of(const ClipParts& parts, const std::vector<at::Tensor>& para
 
 double clip_grad_norm_(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type) {
+  if (!parts.layout.divides_model()) return clip_grad_norm_(parts.sharding, parameters, max_norm, norm_type);
   if (!(max_norm >= 0)) throw UsageError(Origin{"clip"}, "max_norm = ", max_norm, "; expected at least 0.");
   const auto norm = norm_of(parts, parameters, norm_type);
   if (!norm.finite) return norm.norm;
@@ -42,6 +44,7 @@ double clip_grad_norm_(const ClipParts& parts, const std::vector<at::Tensor>& pa
 }
 
 bool has_finite_gradients(const ClipParts& parts, const std::vector<at::Tensor>& parameters) {
+  if (!parts.layout.divides_model()) return has_finite_gradients(parts.sharding, parameters);
   return norm_of(parts, parameters, 2.0).finite;
 }
 

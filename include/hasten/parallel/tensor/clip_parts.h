@@ -21,13 +21,14 @@ struct ClipParts {
   std::shared_ptr<Sharding> sharding = {};
 };
 
-/// torch's clip_grad_norm_ of the whole parameters. Returns the norm before.
-/// Collective: yes, over all ranks. Blocks: until all have come. Throws: as clip_gradients_.
+/// torch's clip_grad_norm_ of the whole parameters, whether a layout cuts them or not. Returns the norm before.
+/// Collective: yes, over all ranks, where something is cut or split. Blocks: until all have come. Throws: as
+/// clip_gradients_.
 double clip_grad_norm_(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type);
 
 /// Returns true if all gradients of these parameters are finite on all ranks.
-/// Collective: yes, over all ranks. Blocks: until all have come. Throws: CommError.
+/// Collective: as clip_grad_norm_. Blocks: until all have come. Throws: CommError.
 bool has_finite_gradients(const ClipParts& parts, const std::vector<at::Tensor>& parameters);
 
 }  // namespace hasten::parallel
