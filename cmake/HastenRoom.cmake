@@ -45,19 +45,31 @@ endif()
 
 # Two precompiled headers: `tensors` holds tensors, torch::data and torch::optim, `models` all of torch/torch.h. A target
 # that does not use torch::nn's modules takes the first: g++ instantiates, in every file, whatever the precompiled
-# header left pending, and with torch::nn in it that is 6 seconds a file instead of 2.
-add_library(hasten_tensors_pch OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-target_precompile_headers(hasten_tensors_pch PRIVATE <torch/types.h> <torch/data.h> <torch/optim.h> <nlohmann/json.hpp>)
-add_library(hasten_models_pch OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-target_precompile_headers(hasten_models_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp>)
-foreach(pch hasten_tensors_pch hasten_models_pch)
-  target_link_libraries(${pch} PRIVATE hasten_torch_flags)
+# header left pending, and with torch::nn in it that is 6 seconds a file instead of 2. Tests have both once more, without
+# optimisation: a test is compiled once and run once, and a precompiled header serves one level.
+set(hasten_pch_tensors <torch/types.h> <torch/data.h> <torch/optim.h> <nlohmann/json.hpp>)
+set(hasten_pch_models <torch/torch.h> <nlohmann/json.hpp>)
+set(hasten_test_level $<$<CONFIG:Release,RelWithDebInfo>:-O0>)
+foreach(pch tensors models)
+  foreach(use "" _tests)
+    set(target hasten_${pch}${use}_pch)
+    add_library(${target} OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
+    target_precompile_headers(${target} PRIVATE ${hasten_pch_${pch}})
+    target_link_libraries(${target} PRIVATE hasten_torch_flags)
+  endforeach()
+  target_compile_options(hasten_${pch}_tests_pch PRIVATE ${hasten_test_level})
+  set_target_properties(hasten_${pch}_tests_pch PROPERTIES EXCLUDE_FROM_ALL ON)
 endforeach()
 
 # hasten_use_torch(TARGET tensors|models): a program or library of ours that uses libtorch, with that precompiled header.
+# hasten_test_torch(TARGET tensors|models): one of the tests.
 function(hasten_use_torch target pch)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:hasten_torch_flags>)
   target_precompile_headers(${target} REUSE_FROM hasten_${pch}_pch)
+endfunction()
+function(hasten_test_torch target pch)
+  hasten_use_torch(${target} ${pch}_tests)
+  target_compile_options(${target} PRIVATE ${hasten_test_level})
 endfunction()
 
 # Of each pair X.cpp, X_stub.cpp in the list, keeps the one that HASTEN_WITH_X asks for.
