@@ -329,7 +329,9 @@ TEST_F(Launch, WorkersSeeWhatTorchrunsWorkersSeeButForTheAgentStore) {
       const auto given = new_variables({std::istreambuf_iterator<char>(dump), {}}, port);
       for (const auto& [name, value] : expected) EXPECT_THAT(given, ::testing::Contains(::testing::Pair(name, value)));
       for (const auto& [name, value] : given) {
-        EXPECT_TRUE(expected.count(name) == 1 || name.starts_with("ACCELERATE_") || name == "HASTEN_RUN_KEY") << name;
+        EXPECT_TRUE(expected.count(name) == 1 || name.starts_with("ACCELERATE_") || name == "HASTEN_RUN_KEY" ||
+                    name == "HASTEN_FLIGHT_FD")
+            << name;
       }
     }
   }

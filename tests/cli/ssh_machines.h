@@ -47,7 +47,8 @@ class SshMachines : public Machines {
                         << "\nAuthorizedKeysFile " << (folder() / "user_key.pub").string()
                         << "\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
                            "PermitRootLogin yes\nUseDNS no\nMaxStartups 100\nSetEnv TMPDIR="
-                        << temporary().string() << "\n";
+                        // Without the user's ~/.bashrc, which may take locks that a killed session leaves behind.
+                        << temporary().string() << " HOME=" << temporary().string() << "\n";
     const std::string log = folder() / text("sshd_log_", i);
     daemons_.push_back(std::make_unique<Daemon>(on_machine(i, {"/usr/sbin/sshd", "-D", "-e", "-f", file}), log));
     // Up once it answers; a refused connection fails at once.

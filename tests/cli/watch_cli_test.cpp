@@ -28,6 +28,7 @@ __attribute__((noinline)) void count_losses_twice() {
 namespace hasten::test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -95,7 +96,7 @@ TEST_F(WatchedRun, IsListedByPs) {
 
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("RUN "));
-  EXPECT_THAT(result.out, HasSubstr(run_id() + "  cli_cli_tests  2 "));
+  EXPECT_THAT(result.out, ContainsRegex(run_id() + " +cli_cli_tests +2 "));  // columns fit all runs of the machine
 }
 
 TEST_F(WatchedRun, AStoppedRankIsItsState) {

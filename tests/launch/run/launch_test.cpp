@@ -70,7 +70,7 @@ TEST(Launch, AnExceptionIsSaidAndReportedAndEndsTheProcessWith1) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, StartsWith("no more paper\n╭ hasten: rank 0 of 1 failed first: exit code 1\n"));
   EXPECT_THAT(result.errors, HasSubstr("\n│ message: no more paper\n"));
-  EXPECT_THAT(result.errors, HasSubstr("\n│ its last lines on standard error:\n│   no more paper\n"));
+  EXPECT_THAT(result.errors, Not(HasSubstr("its last lines")));  // the message is among them
 }
 
 TEST(Launch, AUsageErrorEndsTheProcessWith2) {
