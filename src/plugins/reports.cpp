@@ -17,9 +17,7 @@ void Plugins::report_steps(training::GradientState& gradients, const process::Pr
   report_flops(gradients, process);
   const auto& settings = plugins_.front().second;
   const auto resolved = plan::resolve_deepspeed(settings.config, world_size_, false);
-  // The profiler of operations brings the times, as in DeepSpeed.
-  const bool times = resolved.on("wall_clock_breakdown") || settings.config.is_true("flops_profiler.enabled"),
-             memory = resolved.on("memory_breakdown");
+  const bool times = resolved.on("wall_clock_breakdown"), memory = resolved.on("memory_breakdown");
   const auto& every = settings.steps_per_print;
   const bool is_number = every.is_number() && std::isfinite(every.as_double()) && every.as_double() >= 1;
   if (!is_number && !times && !memory) return;

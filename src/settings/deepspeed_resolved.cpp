@@ -102,6 +102,7 @@ class DeepSpeedResolver {
   ResolvedDeepSpeed all(bool needs_batch) {
     section(config_.config(), "");
     rename();
+    if (resolved_.on("flops_profiler.enabled")) set("wall_clock_breakdown", true);
     stage();
     precision();
     optimizer();

@@ -3,18 +3,12 @@
 
 #include <torch/types.h>
 
-#include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm {
 
 at::Tensor Backend::allocate(int64_t num_bytes) {
   return torch::empty({num_bytes}, at::kByte);
-}
-
-Backend::Started Backend::receive_any(at::Tensor, int, std::shared_ptr<int>) {
-  throw UsageError(Origin{"comm"}, "receive_any: ", name(),
-                   " has two ways between ranks and cannot wait for both at once. Name the rank to receive from.");
 }
 
 std::string RankNames::of(int rank) const {

@@ -24,6 +24,7 @@ class C10dBackend : public Backend {
   Started send(at::Tensor bytes, int to, int tag) override;
   Started receive(at::Tensor bytes, int from, int tag) override;
   Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) override;
+  bool receives_from_any() const override { return true; }
   void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:

@@ -219,6 +219,10 @@ Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const
       OpType::kSend, site, {.tensor = &tensor, .peer = Impl::kAnyRank, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
   check_device_tag(group, backend, tag, OpType::kSend);
+  if (!backend.receives_from_any()) {
+    throw UsageError(group.origin(), "receive_any: ", backend.name(),
+                     " has two ways between ranks and cannot wait for both at once. Name the rank to receive from.");
+  }
   const at::Tensor staged = stage(tensor, backend);
   const auto from = std::make_shared<int>(Impl::kAnyRank);
   std::vector<Backend::Started> transfers;

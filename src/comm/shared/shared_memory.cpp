@@ -74,6 +74,7 @@ class SharedMemory : public Backend {
   Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) override {
     return transfer_of(*mailbox_, mailbox_->receive_any(std::move(bytes), tag, std::move(from)));
   }
+  bool receives_from_any() const override { return true; }
 
   void set_timeout(std::chrono::milliseconds timeout) override { watch_.set_timeout(timeout); }
 

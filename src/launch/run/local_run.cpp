@@ -255,8 +255,7 @@ class LocalRun {
       Outcome outcome = with_cause(supervise(rounds.supervised(processes), supervisor), places_, messages());
       outcome.attempt = round->restart_count;
       std::string report;
-      if (outcome.root_cause)
-        report = failure_report(outcome, places_, facts_about(outcome, processes, memory_before));
+      if (outcome.root_cause) report = failure_report(outcome, places_, facts_about(outcome, processes, memory_before));
       rounds.ended(outcome, report);
     }
     processes.finish_output(supervisor.shutdown_timeout);
@@ -352,13 +351,22 @@ class LocalRun {
     return [this](int local_rank) { return read_error_message(place(local_rank).error_file); };
   }
 
+  std::vector<EarlyEnd> left_early(const Outcome& outcome) const {
+    std::vector<EarlyEnd> early;
+    for (const WorkerEnd& end : workers_that_left(outcome)) {
+      const auto local_rank = static_cast<size_t>(end.local_rank);
+      early.push_back({place(end.local_rank).rank, local_rank < pages_.size() ? pages_[local_rank].step() : 0});
+    }
+    return early;
+  }
+
   FailureFacts facts_about(const Outcome& outcome, const LocalProcesses& processes,
                            const MemoryEvents& memory_before) const {
     const WorkerEnd& end = *outcome.root_cause;
     const OutputPlan plan = plan_of(end.local_rank);
     const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
     return {.message = read_error_message(place(end.local_rank).error_file),
-            .left_early = ranks_that_left(outcome, places_),
+            .left_early = left_early(outcome),
             .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
             .host = host_name(),
             .time = wall_time(processes.now() - end.time),

@@ -55,9 +55,11 @@ std::string beside_message(const std::string& tail, const std::optional<std::str
 }
 
 // The reason that the message of a rank that waited for others lacks.
-std::string of_ranks_that_left(const std::vector<int>& ranks) {
-  return text(ranks.size() == 1 ? "rank " : "ranks ", join(ranks),
-              " ended with exit code 0 while the others went on; give all ranks as many batches, or use "
+std::string of_ranks_that_left(const std::vector<EarlyEnd>& ends) {
+  std::vector<std::string> ranks;
+  for (const auto& [rank, step] : ends)
+    ranks.push_back(text("rank ", rank, step > 0 ? text(" after step ", step) : ""));
+  return text(join(ranks), " ended with exit code 0 while the others went on; give all ranks as many batches, or use ",
               "join_uneven_inputs");
 }
 
@@ -117,7 +119,8 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
        facts.time.empty() ? "" : ", " + facts.time);
   if (outcome.attempt > 0) line("restarts: ", outcome.attempt, " of ", facts.max_restarts, " were made");
   if (facts.message) line("message: ", framed(*facts.message, "  "));
-  if (rank && *rank != place.rank) line("this follows from the failure of rank ", *rank, ", which is on another machine");
+  if (rank && *rank != place.rank)
+    line("this follows from the failure of rank ", *rank, ", which is on another machine");
   const bool waited = facts.message && facts.message->find("[comm]") != std::string::npos;
   if (waited && !rank && !facts.left_early.empty()) line("cause: ", of_ranks_that_left(facts.left_early));
   if (!facts.hint.empty()) line("hint: ", facts.hint);

@@ -38,14 +38,13 @@ Outcome with_cause(Outcome outcome, const std::vector<WorkerPlace>& places, cons
   return outcome;
 }
 
-std::vector<int> ranks_that_left(const Outcome& outcome, const std::vector<WorkerPlace>& places) {
-  std::vector<int> ranks;
+std::vector<WorkerEnd> workers_that_left(const Outcome& outcome) {
+  std::vector<WorkerEnd> early;
   for (const WorkerEnd& end : outcome.others) {
-    const bool before = outcome.root_cause && end.time <= outcome.root_cause->time;
-    if (end.status == 0 && before) ranks.push_back(places[static_cast<size_t>(end.local_rank)].rank);
+    if (end.status == 0 && outcome.root_cause && end.time <= outcome.root_cause->time) early.push_back(end);
   }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+  std::sort(early.begin(), early.end(), [](const auto& a, const auto& b) { return a.local_rank < b.local_rank; });
+  return early;
 }
 
 }  // namespace hasten::launcher

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 
@@ -43,6 +44,14 @@ std::string WorkerPage::where() const {
     return text(rank.step > 0 ? text("step ", rank.step + 1, ", ") : "", flight::place_of(alive));
   } catch (const std::exception&) {
     return "";  // it was not announced
+  }
+}
+
+int64_t WorkerPage::step() const {
+  try {
+    return std::max<int64_t>(flight::PageView(file_.descriptor()).read().step, 0);
+  } catch (const std::exception&) {
+    return 0;  // it was not announced
   }
 }
 

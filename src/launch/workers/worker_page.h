@@ -2,6 +2,7 @@
 // worker is dead.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ class WorkerPage {
 
   /// Returns the rank's place, "step 301, waits in all_reduce 1204"; "" if no Process of hasten's has taken the page.
   std::string where() const;
+
+  /// Returns the number of its last step; 0 if it has made none.
+  int64_t step() const;
 
  private:
   MemoryFile file_;

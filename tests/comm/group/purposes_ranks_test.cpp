@@ -33,7 +33,7 @@ testing::RankOptions over(BackendKind backend, bool check) {
   return {.check = check, .adjust = [backend](int, GroupOptions& options) { options.backend = backend; }};
 }
 
-TEST(PurposeRanks, CallsThatDifferAreNamedByWhatTheyAreForWithARemedy) {
+TEST(SharedMemoryPurposeRanks, CallsThatDifferAreNamedByWhatTheyAreForWithARemedy) {
   for (const bool check : {false, true}) {
     for (const auto backend : {BackendKind::kSharedMemory, BackendKind::kGloo}) {
       const auto words = run_ranks_collecting(2, out_of_step, over(backend, check));
@@ -45,7 +45,7 @@ TEST(PurposeRanks, CallsThatDifferAreNamedByWhatTheyAreForWithARemedy) {
   }
 }
 
-TEST(PurposeRanks, ACallWithoutPurposeIsNamedByItsLine) {
+TEST(SharedMemoryPurposeRanks, ACallWithoutPurposeIsNamedByItsLine) {
   const auto words = run_ranks_collecting(
       2,
       [](Process& process) {
@@ -57,7 +57,7 @@ TEST(PurposeRanks, ACallWithoutPurposeIsNamedByItsLine) {
   EXPECT_THAT(words, Each(HasSubstr("(purposes_ranks_test.cpp:")));
 }
 
-TEST(PurposeRanks, ARankThatDoesNotComeIsToldWithThePurposeOfTheOthers) {
+TEST(SharedMemoryPurposeRanks, ARankThatDoesNotComeIsToldWithThePurposeOfTheOthers) {
   auto options = over(BackendKind::kSharedMemory, false);
   options.timeout = std::chrono::milliseconds(300);
 

@@ -148,7 +148,7 @@ TEST(ReceivesRanks, FromAnyRankTakeEachMessageOnceAndTellItsSender) {
   }
 }
 
-TEST(ReceivesRanks, FromAnyRankAndFromOneTakeMessagesInTheOrderOfTheirStart) {
+TEST(SharedMemoryReceivesRanks, FromAnyRankAndFromOneTakeMessagesInTheOrderOfTheirStart) {
   run_ranks(
       2,
       [](Process& process) {

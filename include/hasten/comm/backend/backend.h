@@ -76,8 +76,9 @@ class Backend {
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
-  /// Receives from any rank. `*from` is that rank once wait() has returned. Throws: UsageError where it cannot.
-  virtual Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from);
+  /// Receives from any rank. `*from` is that rank once wait() has returned. Only of a backend that receives_from_any().
+  virtual Started receive_any(at::Tensor, int, std::shared_ptr<int>) { return nullptr; }
+  virtual bool receives_from_any() const { return false; }
 
   /// Operations that start later have this timeout. Nothing where each of them is given one.
   virtual void set_timeout(std::chrono::milliseconds) {}

@@ -24,7 +24,7 @@ using MessageOf = std::function<std::optional<std::string>(int local_rank)>;
 /// another machine. The exit code becomes that of the cause, unless a signal ended it meanwhile.
 Outcome with_cause(Outcome outcome, const std::vector<WorkerPlace>& places, const MessageOf& message_of);
 
-/// Returns the ranks that had ended with exit code 0 when the first one failed, in order.
-std::vector<int> ranks_that_left(const Outcome& outcome, const std::vector<WorkerPlace>& places);
+/// Returns the workers that had ended with exit code 0 when the first one failed, by local rank.
+std::vector<WorkerEnd> workers_that_left(const Outcome& outcome);
 
 }  // namespace hasten::launcher
