@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <functional>
 #include <iostream>
 #include <thread>
 
@@ -262,6 +263,34 @@ HASTEN_PROCESS_CASE(unlocked_steps) {
   return 0;
 }
 
+// A step of another context between forward and backward changes what backward reads, and is no error.
+HASTEN_PROCESS_CASE(step_before_backward) {
+  process::Process process({.cpu = true});
+  const auto shared = torch::ones({4}).requires_grad_();
+  Functions functions;
+  functions.add("shared", [&] { return call().rref(shared); });
+  functions.add("squares", [&] { return (shared * shared).sum(); });
+  Agent agent(process, functions);
+  if (process.rank() == 1) {
+    const auto parameter = agent.call<RRef<at::Tensor>>(0, "shared");
+    const DistributedOptimizer<torch::optim::SGD> optimizer(agent, {parameter}, torch::optim::SGDOptions(1));
+    const auto step = [&](const std::function<void()>& between) {
+      agent.autograd([&](AutogradContext& context) {
+        const auto squares = agent.call<at::Tensor>(0, "squares");
+        between();
+        context.backward({squares});
+        optimizer.step(context);
+      });
+    };
+    step([&] { std::thread([&] { step([] {}); }).join(); });
+  }
+  agent.barrier();
+  // 1 - 2 * 1 = -1 by the inner step; -1 - 2 * -1 = 1 by the outer one.
+  if (process.rank() == 0) CHECK_THAT(at::equal(shared.detach(), torch::ones({4})));
+  agent.shutdown();
+  return 0;
+}
+
 // A child of fork() may use neither the agent nor end it.
 HASTEN_PROCESS_CASE(forked) {
   process::Process process({.cpu = true});
@@ -320,6 +349,10 @@ TEST(DistributedOptimizer, StepsOfSeveralTrainersAreDoneOnceEach) {
 
 TEST(DistributedOptimizer, StepsWithoutALock) {
   expect_all_end_well(hasten::testing::run_processes(2, "unlocked_steps"));
+}
+
+TEST(DistributedOptimizer, AnotherTrainersStepMayComeBetweenForwardAndBackward) {
+  expect_all_end_well(hasten::testing::run_processes(2, "step_before_backward"));
 }
 
 TEST(Agent, AChildOfForkIsRefusedEveryUse) {

@@ -75,7 +75,8 @@ struct OptionsOf<optim::NovoGrad> {
 };
 
 /// An owner's part. The optimizer steps tensors of its own that share the parameters' memory. So .grad() of the
-/// parameters stays as it is, and steps of several trainers do not use each other's gradients.
+/// parameters stays as it is, and steps of several trainers do not use each other's gradients. Their versions are their
+/// own, too: a trainer's backward may come after the step of another one (HogWild), which torch's refuses.
 template <class O>
 class LocalOptimizer {
  public:
@@ -84,7 +85,7 @@ class LocalOptimizer {
       : fused_(fused) {
     for (const auto& one : parameters) {
       parameters_.push_back(one.local_value());
-      stepped_.push_back(parameters_.back().detach().requires_grad_());
+      stepped_.push_back(parameters_.back().variable_data().requires_grad_());
     }
     if (lock && !parameters.empty()) locks_ = parameters[0].reference()->core->locks_of(parameters_);
     Options read(1e-3);
@@ -101,7 +102,7 @@ class LocalOptimizer {
     std::vector<std::unique_lock<std::mutex>> locks;
     for (const auto& one : locks_) locks.emplace_back(*one);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (!stepped_[i].is_alias_of(parameters_[i])) stepped_[i].set_data(parameters_[i].detach());
+      if (!stepped_[i].is_alias_of(parameters_[i])) stepped_[i].set_data(parameters_[i].variable_data());
       stepped_[i].mutable_grad() = context.gradient(parameters_[i]);
     }
     optim::optimizer_step(*optimizer_, {.fused = fused_});
