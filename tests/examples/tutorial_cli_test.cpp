@@ -76,7 +76,7 @@ TEST_F(TutorialRuns, CommandsPrintWhatThePageShows) {
     const auto command = block.substr(2, end - 2), shown = block.substr(end + 1);
 
     auto words = words_of(command);
-    words.insert(words.begin(), {"env", "-C", folder_.string()});
+    words.insert(words.begin(), {"/usr/bin/env", "-C", folder_.string()});
     const auto result = run_command(words, {{"OMP_NUM_THREADS", "1"}});
 
     EXPECT_EQ(result.exit_code, 0) << command << '\n' << result.err;
