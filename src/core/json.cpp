@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/core/utf8.h"
@@ -353,6 +354,27 @@ class JsonReader {
   std::vector<Open> open_;
 };
 
+// {"$double": "nan"} and the like, which to_json writes for numbers that JSON lacks.
+std::optional<double> special_double(const Value& value) {
+  if (!value.is_map() || value.size() != 1 || value.as_map()[0].first != "$double") return std::nullopt;
+  if (const Value& name = value.as_map()[0].second; name.is_string()) {
+    if (name == "nan") return std::numeric_limits<double>::quiet_NaN();
+    if (name == "inf") return std::numeric_limits<double>::infinity();
+    if (name == "-inf") return -std::numeric_limits<double>::infinity();
+  }
+  return std::nullopt;
+}
+
+void restore_special_doubles(Value& value) {
+  if (const auto number = special_double(value)) {
+    value = *number;
+  } else if (value.is_list()) {
+    for (Value& element : value.as_list()) restore_special_doubles(element);
+  } else if (value.is_map()) {
+    for (auto& [key, element] : value.as_map()) restore_special_doubles(element);
+  }
+}
+
 }  // namespace
 
 std::string JsonError::text() const {
@@ -364,6 +386,18 @@ std::optional<Value> read_json(std::string_view text, const JsonForm& form, Json
   auto value = JsonReader(text, form, mistake).whole();
   if (!value && error != nullptr) *error = std::move(mistake);
   return value;
+}
+
+std::string Value::to_json(int indent) const {
+  return write_json(*this, {.indent = indent});
+}
+
+Value Value::parse_json(std::string_view text, const std::string& name) {
+  JsonError error;
+  auto value = read_json(text, {}, &error);
+  if (!value) throw DataError({"core"}, name, name, " is no JSON: ", error.text(), ". Correct the text.");
+  if (text.find("\"$double\"") != std::string_view::npos) restore_special_doubles(*value);
+  return *std::move(value);
 }
 
 }  // namespace hasten::core

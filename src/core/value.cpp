@@ -1,13 +1,10 @@
-// Value: the tree itself. json.cpp and json_writer.cpp hold its text.
+// Value: the tree itself. src/core/json.cpp holds the members that read and write its text.
 #include "hasten/core/value.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <optional>
 
 #include "hasten/core/error.h"
-#include "hasten/core/json.h"
 
 namespace hasten::core {
 namespace {
@@ -17,27 +14,6 @@ constexpr const char* kNames[] = {"null", "bool", "int", "double", "string", "li
 [[noreturn]] void wrong_kind(const Value& value, const char* wanted) {
   throw UsageError({"core"}, "a value is of kind ", kNames[static_cast<int>(value.kind())], ", but ", wanted,
                    " was asked for. Ask kind() first.");
-}
-
-// {"$double": "nan"} and the like, which to_json writes for numbers that JSON lacks.
-std::optional<double> special_double(const Value& value) {
-  if (!value.is_map() || value.size() != 1 || value.as_map()[0].first != "$double") return std::nullopt;
-  if (const Value& name = value.as_map()[0].second; name.is_string()) {
-    if (name == "nan") return std::numeric_limits<double>::quiet_NaN();
-    if (name == "inf") return std::numeric_limits<double>::infinity();
-    if (name == "-inf") return -std::numeric_limits<double>::infinity();
-  }
-  return std::nullopt;
-}
-
-void restore_special_doubles(Value& value) {
-  if (const auto number = special_double(value)) {
-    value = *number;
-  } else if (value.is_list()) {
-    for (Value& element : value.as_list()) restore_special_doubles(element);
-  } else if (value.is_map()) {
-    for (auto& [key, element] : value.as_map()) restore_special_doubles(element);
-  }
 }
 
 }  // namespace
@@ -132,18 +108,6 @@ bool Value::operator==(const Value& other) const noexcept {
     return mine == theirs || (std::isnan(mine) && std::isnan(theirs));
   }
   return data_ == other.data_;
-}
-
-std::string Value::to_json(int indent) const {
-  return write_json(*this, {.indent = indent});
-}
-
-Value Value::parse_json(std::string_view text, const std::string& name) {
-  JsonError error;
-  auto value = read_json(text, {}, &error);
-  if (!value) throw DataError({"core"}, name, name, " is no JSON: ", error.text(), ". Correct the text.");
-  if (text.find("\"$double\"") != std::string_view::npos) restore_special_doubles(*value);
-  return *std::move(value);
 }
 
 }  // namespace hasten::core
