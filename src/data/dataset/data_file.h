@@ -1,7 +1,6 @@
-// A file as memory: mapped, not read, so that opening costs nothing and processes share the pages.
+// Files of datasets as memory: mapped, not read, so that opening costs nothing and processes share the pages.
 //
-// Private to the room; npy.cpp, safetensors.cpp, text_lines.cpp and csv.cpp read through it. A mapped file
-// must not be cut short while it is in use: the system ends programs that touch what is gone (SIGBUS).
+// Private to the room; npy.cpp, safetensors.cpp, text_lines.cpp and csv.cpp read through it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,28 +10,21 @@
 #include <string>
 #include <string_view>
 
+#include "hasten/files/disk/mapped_file.h"
+
 namespace hasten::data {
 
-class MappedFile {
- public:
-  /// `expected` ("a .npy file") is the expected kind of file in the error.
-  /// Collective: no. Blocks: on the file. Throws: DataError if it cannot be opened or mapped.
-  MappedFile(const std::string& path, std::string_view expected);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+using DataFile = std::shared_ptr<const files::MappedFile>;
 
-  std::string_view bytes() const noexcept { return {data_, size_}; }
-
- private:
-  char* data_ = nullptr;
-  size_t size_ = 0;
-};
+/// Maps the file so that tensors over it may be written to. `expected` ("a .npy file") is the expected kind of file.
+/// Collective: no. Blocks: on the file. Throws: DataError if it cannot be opened or mapped, or is a stand-in of Git
+/// LFS.
+DataFile open_data_file(const std::string& path, std::string_view expected);
 
 /// Returns a tensor over the file's bytes from `offset` on, which keeps the file mapped. Writing to it changes neither
 /// the file nor what others see of it. Where the offset is not aligned for the dtype, the values are copied. The caller
 /// has checked that the file holds them.
-at::Tensor tensor_over(const std::shared_ptr<MappedFile>& file, size_t offset, at::IntArrayRef shape,
-                       at::IntArrayRef strides, at::ScalarType dtype);
+at::Tensor tensor_over(const DataFile& file, size_t offset, at::IntArrayRef shape, at::IntArrayRef strides,
+                       at::ScalarType dtype);
 
 }  // namespace hasten::data
