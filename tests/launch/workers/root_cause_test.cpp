@@ -1,4 +1,4 @@
-#include "hasten/launch/workers/root_cause.h"
+#include "launch/workers/root_cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 #include <map>
 
-#include "hasten/launch/workers/failure_report.h"
+#include "launch/workers/failure_report.h"
 
 namespace hasten::launcher {
 namespace {
@@ -56,8 +56,8 @@ TEST(RootCause, TheRankThatIsNamedTakesThePlaceOfTheOneThatEndedFirst) {
 TEST(RootCause, ASignalThatEndedTheCauseMeanwhileIsNotTheExitCode) {
   const Outcome observed{1, WorkerEnd{0, 10, ended_with(1)}, {{1, 11, SIGTERM}}};
 
-  const Outcome outcome =
-      with_cause(observed, places_from(2), [&](int rank) { return rank == 0 ? std::optional(kConsequence) : std::nullopt; });
+  const Outcome outcome = with_cause(observed, places_from(2),
+                                     [&](int rank) { return rank == 0 ? std::optional(kConsequence) : std::nullopt; });
 
   EXPECT_EQ(outcome.root_cause->local_rank, 1);
   EXPECT_EQ(outcome.exit_code, 1);
@@ -87,9 +87,10 @@ TEST(RootCause, ARankThatLeftBeforeIsNamedWithTheRemedy) {
                         {{1, 11, ended_with(0), at(100)}, {2, 12, ended_with(0), at(900)}, {3, 13, SIGTERM, at(50)}}};
   ASSERT_THAT(ranks_that_left(outcome, places_from(4)), ElementsAre(1));
 
-  const std::string waited = failure_report(outcome, places_from(4), {.message = "[comm] rank 0/4: all_reduce: closed",
-                                                                 .left_early = {1}});
-  const std::string other = failure_report(outcome, places_from(4), {.message = "[data] rank 0/4: bad", .left_early = {1}});
+  const std::string waited =
+      failure_report(outcome, places_from(4), {.message = "[comm] rank 0/4: all_reduce: closed", .left_early = {1}});
+  const std::string other =
+      failure_report(outcome, places_from(4), {.message = "[data] rank 0/4: bad", .left_early = {1}});
 
   EXPECT_THAT(waited, HasSubstr("cause: rank 1 ended with exit code 0 while the others went on"));
   EXPECT_THAT(waited, HasSubstr("join_uneven_inputs"));
@@ -99,9 +100,9 @@ TEST(RootCause, ARankThatLeftBeforeIsNamedWithTheRemedy) {
 TEST(RootCause, LastLinesLeaveOutWhatTheMessageSays) {
   const Outcome outcome{1, WorkerEnd{1, 11, ended_with(1)}, {}};
 
-  const std::string report = failure_report(outcome, places_from(2),
-                                            {.message = "boom\nsecond line",
-                                             .error_tail = "a warning\nhasten: rank 1/2: boom\nsecond line\n"});
+  const std::string report = failure_report(
+      outcome, places_from(2),
+      {.message = "boom\nsecond line", .error_tail = "a warning\nhasten: rank 1/2: boom\nsecond line\n"});
   const std::string alone =
       failure_report(outcome, places_from(2), {.message = "boom", .error_tail = "hasten: boom\n"});
 
