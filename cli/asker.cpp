@@ -10,6 +10,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::cli {
 namespace {
@@ -138,19 +139,15 @@ bool Asker::yes(const std::string& question, bool fallback) {
   while (true) {
     const std::string line = ask(question, fallback ? "YES/no" : "yes/NO");
     if (line == "YES/no" || line == "yes/NO") return fallback;
-    try {
-      return *Environment::of({{"answer", line}}).flag("answer");
-    } catch (const UsageError&) {
-      std::cout << "Please answer yes or no.\n";
-    }
+    if (const auto answer = core::parse_flag(line)) return *answer;
+    std::cout << "Please answer yes or no.\n";
   }
 }
 
 std::string Asker::read_line() {
   std::string line;
   if (!std::getline(std::cin, line)) end_of_input();
-  const size_t begin = line.find_first_not_of(" \t\r");
-  return begin == std::string::npos ? "" : line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+  return std::string(core::trim(line));
 }
 
 }  // namespace hasten::cli

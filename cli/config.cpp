@@ -25,7 +25,7 @@ const HelpText kHelp = {"hasten config [default|update] [OPTIONS]",
 int ask(const std::string& path, const std::string& precision) {
   if (!precision.empty()) launcher::basic_config(precision, 0);  // refuses other words before the first question
   Asker asker;
-  const launcher::ConfigMap answers = interview(asker, precision);
+  const core::Value answers = interview(asker, precision);
   launcher::save_config(answers, path);
   // Reads the file back: open answers are filled in, and the file is valid.
   launcher::save_config(launcher::load_config(path).values, path);
@@ -64,7 +64,8 @@ int config(const std::vector<std::string>& words) {
   if (what == "default") return write_default(line, path);
   if (what == "update" && line.has("mixed_precision")) {
     throw UsageError({"config"}, "update takes the precision from the file, so --mixed_precision ",
-                     line.text("mixed_precision"), " has no place. Change the file, or write it anew with hasten config.");
+                     line.text("mixed_precision"),
+                     " has no place. Change the file, or write it anew with hasten config.");
   }
   if (what == "update") return update(path);
   throw UsageError({"config"}, "unknown word '", what, "'", did_you_mean(what, {"default", "update"}),

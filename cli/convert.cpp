@@ -64,7 +64,7 @@ files::TensorSourcePtr with_renames(files::TensorSourcePtr source, const std::ve
   });
 }
 
-void say(const files::TensorSource& source, const files::WrittenWeights& written) {
+void print_summary(const files::TensorSource& source, const files::WrittenWeights& written) {
   std::cout << source.names().size() << " tensors, " << size_words(written.tensor_bytes) << ", in";
   for (const std::string& file : written.files) std::cout << " " << file;
   std::cout << "\n";
@@ -129,7 +129,7 @@ int convert(const std::vector<std::string>& words) {
   std::vector<files::PythonValue> optimizers;
   if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source);
   if (folder) fs::create_directories(line.rest[1]);
-  say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
+  print_summary(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
   if (to == "accelerate") write_numbered(line.rest[1], optimizers);
   if (to == "hasten") {
     core::Value parts = core::Value::map();
@@ -147,9 +147,8 @@ int zero_to_fp32(const std::vector<std::string>& words) {
     std::cout << help_of(kZeroHelp, zero_to_fp32_options(), colours_wanted());
     return 0;
   }
-  const files::TensorSourcePtr source =
-      files::open_source(line.rest[0], {.tag = line.text("tag"),
-                                        .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
+  const files::TensorSourcePtr source = files::open_source(
+      line.rest[0], {.tag = line.text("tag"), .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
   for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
   if (line.has("debug")) {
     for (const std::string& name : source->names())
@@ -159,7 +158,7 @@ int zero_to_fp32(const std::vector<std::string>& words) {
   files::WeightWriteOptions write{.safe_serialization = line.has("safe_serialization"),
                                   .max_shard_bytes = files::parse_shard_size(limit),
                                   .dtype = files::Dtype::kFloat32};
-  say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
+  print_summary(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
   return 0;
 }
 

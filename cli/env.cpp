@@ -19,6 +19,7 @@
 #include "commands.h"
 #include "hasten/core/env.h"
 #include "hasten/core/number.h"
+#include "hasten/core/path_search.h"
 #include "hasten/core/text.h"
 #include "hasten/core/version.h"
 #include "hasten/launch/base/machine.h"
@@ -51,8 +52,7 @@ std::string compiler() {
 
 // "2.13.0+cpu in FOLDER" from the version.py of the first torch package beside a folder of PATH.
 std::string torch_of_python(const Environment& environment) {
-  std::istringstream path(environment.text("PATH").value_or(""));
-  for (std::string folder; std::getline(path, folder, ':');) {
+  for (const std::string& folder : core::path_folders(environment)) {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(fs::path(folder).parent_path() / "lib", none)) {
       if (!entry.path().filename().string().starts_with("python3")) continue;

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/value.h"
 #include "hasten/files/folders/catalog.h"
 #include "hasten/files/hub/hub_headers.h"
@@ -69,9 +70,7 @@ Value config_beside(const std::string& model) {
   } else {
     const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
     path = (folder / "config.json").string();
-    std::ostringstream contents;
-    if (std::ifstream file(path); file) contents << file.rdbuf();
-    text = contents.str();
+    text = core::read_file(path).value_or("");
   }
   return text.empty() ? Value() : Value::parse_json(text, path);
 }

@@ -6,16 +6,14 @@
 namespace hasten::cli {
 namespace {
 
-using launcher::ConfigList;
-using launcher::ConfigMap;
-using launcher::ConfigValue;
+using core::Value;
 
 class Interview {
  public:
   Interview(Asker& asker, std::string precision) : asker_(asker), precision_(std::move(precision)) {}
 
-  ConfigMap on_this_machine() {
-    set("compute_environment", std::string("LOCAL_MACHINE"));
+  Value on_this_machine() {
+    set("compute_environment", "LOCAL_MACHINE");
     kind_of_machine();
     if (type_.starts_with("MULTI_")) machines();
     processor();
@@ -28,8 +26,8 @@ class Interview {
     return std::move(values_);
   }
 
-  ConfigMap on_sagemaker() {
-    set("compute_environment", std::string("AMAZON_SAGEMAKER"));
+  Value on_sagemaker() {
+    set("compute_environment", "AMAZON_SAGEMAKER");
     set("profile", asker_.ask("AWS profile", "default"));
     set("region", asker_.ask("AWS region", "us-east-1"));
     set("iam_role_name", asker_.ask("IAM role for SageMaker", "accelerate_sagemaker_execution_role"));
@@ -42,17 +40,10 @@ class Interview {
   }
 
  private:
-  void set(const char* key, bool value) { launcher::set_value(values_, key, {value}); }
-  void set(const char* key, int64_t value) { launcher::set_value(values_, key, {value}); }
-  void set(const char* key, const std::string& value) { launcher::set_value(values_, key, {value}); }
+  void set(const char* key, Value value) { values_[key] = std::move(value); }
 
   // An answer in a section of the file.
-  void set_in(const char* section, const std::string& key, ConfigValue value) {
-    ConfigMap map;
-    if (const ConfigValue* held = launcher::find_value(values_, section)) map = *held->as<ConfigMap>();
-    launcher::set_value(map, key, std::move(value));
-    launcher::set_value(values_, section, {std::move(map)});
-  }
+  void set_in(const char* section, const std::string& key, Value value) { values_[section][key] = std::move(value); }
 
   std::string choice(const std::string& question, const std::vector<std::string>& choices, size_t fallback = 0) {
     return choices[asker_.choose(question, choices, fallback)];
@@ -154,7 +145,8 @@ class Interview {
       const std::string classes = asker_.ask("Classes that make a unit, separated by commas (empty: the model says)");
       if (!classes.empty()) set_in(section, "fsdp_transformer_layer_cls_to_wrap", {classes});
     } else if (policy == "SIZE_BASED_WRAP") {
-      set_in(section, "fsdp_min_num_params", {asker_.number("The smallest unit, in parameters", 100000000, {.least = 1})});
+      set_in(section, "fsdp_min_num_params",
+             {asker_.number("The smallest unit, in parameters", 100000000, {.least = 1})});
     }
     if (version == 1) {
       set_in(section, "fsdp_backward_prefetch",
@@ -179,7 +171,8 @@ class Interview {
                                                          {"tp_size", "Tensor parallelism"},
                                                          {"cp_size", "Context parallelism"}};
     for (const auto& [key, question] : sizes) {
-      set_in("parallelism_config", std::string("parallelism_config_").append(key), {asker_.number(question, 1, {.least = 1})});
+      set_in("parallelism_config", std::string("parallelism_config_").append(key),
+             {asker_.number(question, 1, {.least = 1})});
     }
   }
 
@@ -191,7 +184,8 @@ class Interview {
     if (tensor > 1) set_in(section, "megatron_lm_sequence_parallelism", {asker_.yes("Split sequences as well", true)});
     const int64_t pipeline = asker_.number("Pipeline parallelism", 1, {.least = 1});
     set_in(section, "megatron_lm_pp_degree", {pipeline});
-    if (pipeline > 1) set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, {.least = 1})});
+    if (pipeline > 1)
+      set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, {.least = 1})});
     set_in(section, "megatron_lm_recompute_activations", {asker_.yes("Compute activations again in backward", true)});
     set_in(section, "megatron_lm_use_distributed_optimizer", {asker_.yes("Shard the optimizer state", true)});
     set_in(section, "megatron_lm_gradient_clipping", {1.0});
@@ -206,7 +200,7 @@ class Interview {
     set("tpu_zone", asker_.ask("Its zone"));
     set("tpu_use_sudo", asker_.yes("Run with sudo there", false));
     const std::string command = asker_.ask("A command to run on each machine first (empty: none)");
-    if (!command.empty()) launcher::set_value(values_, "commands", {ConfigList{{command}}});
+    if (!command.empty()) set("commands", Value::list({command}));
   }
 
   void processes() {
@@ -218,7 +212,7 @@ class Interview {
     set("enable_cpu_affinity", asker_.yes("Bind processes to the cores near their GPUs", false));
   }
 
-  bool cpu() const { return *launcher::find_value(values_, "use_cpu")->as<bool>(); }
+  bool cpu() const { return values_.at("use_cpu").as_bool(); }
 
   void precision() {
     set("mixed_precision",
@@ -226,7 +220,7 @@ class Interview {
   }
 
   Asker& asker_;
-  ConfigMap values_;
+  Value values_ = Value::map();
   const std::string precision_;  // given before; else empty
   std::string type_;
   int64_t num_machines_ = 1;
@@ -234,7 +228,7 @@ class Interview {
 
 }  // namespace
 
-ConfigMap interview(Asker& asker, const std::string& precision) {
+Value interview(Asker& asker, const std::string& precision) {
   Interview questions(asker, precision);
   const size_t where = asker.choose("Where shall it run?", {"machines of your own", "Amazon SageMaker"});
   return where == 0 ? questions.on_this_machine() : questions.on_sagemaker();

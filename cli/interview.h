@@ -2,12 +2,12 @@
 #pragma once
 
 #include "asker.h"
-#include "hasten/launch/config/config_file.h"
+#include "hasten/core/value.h"
 
 namespace hasten::cli {
 
 /// Asks the questions of such a file. A question depends on the answers before it. `precision`: the answer to that
 /// question if it was given before, else "".
-launcher::ConfigMap interview(Asker& asker, const std::string& precision = "");
+core::Value interview(Asker& asker, const std::string& precision = "");
 
 }  // namespace hasten::cli

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "explain.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/output/stream_choice.h"
 #include "hasten/launch/plan/affinity.h"
@@ -66,14 +67,9 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
       .machine_rank = plan.machine_rank,
       .workers_of_machines = plan.processes_of_machines,
       .join_timeout_s = plan.rdzv_conf.settings.join_timeout.count(),
-      .master_addr = plan.master_addr,
-      .master_port = plan.master_port,
+      .run = plan.run,
       .shutdown_timeout_s = settings.real("shutdown_timeout"),
-      .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
       .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
-      .run_id = plan.run_id,
-      .role = plan.role,
-      .roles = plan.roles,
       .log_dir = settings.text("log_dir").value_or(""),
       .redirects = settings.text("redirects").value_or(""),
       .tee = settings.text("tee").value_or(""),
@@ -110,7 +106,7 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine, co
   const Environment environment = Environment::current();
   if (const auto missing = launcher::missing_devices(settings, machine, environment); !missing.empty())
     launcher::refuse("launch", missing, "See hasten launch --help.");
-  if (plan.run_id.empty()) plan.run_id = made_up_name();
+  if (plan.run.run_id.empty()) plan.run.run_id = made_up_name();
   const Program program = launcher::find_program(words, environment, program_kind(settings));
   const std::vector<std::set<int>> cpus = bindings(settings, machine, plan);
   const auto work = [&](const launcher::WorkerPlace& place, const Environment& of_worker) {
@@ -142,7 +138,7 @@ int launch(const std::vector<std::string>& words, const launcher::RemoteTask* ta
   settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
   if (task == nullptr) {
-    const auto remote = launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
+    const auto remote = launcher::plan_remote(settings, cluster, line.rest, environment, core::read_file);
     if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
   }
   const Machine machine = launcher::this_machine(environment);

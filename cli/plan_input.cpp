@@ -8,6 +8,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
@@ -30,9 +31,9 @@ constexpr const char* kFields[] = {"layers",   "hidden", "heads",      "kv_heads
                                    "head_dim", "ffn",    "vocabulary", "sequence"};
 
 std::string contents_of(const fs::path& path) {
-  std::ifstream file(path);
-  if (!file) throw DataError(kOrigin, path, path.string(), " cannot be read.");
-  return {std::istreambuf_iterator<char>(file), {}};
+  auto contents = core::read_file(path);
+  if (!contents) throw DataError(kOrigin, path, path.string(), " cannot be read.");
+  return *std::move(contents);
 }
 
 plan::ModelShape shape_of_json(const std::string& text, const std::string& source) {

@@ -8,6 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/plan/shard_memory.h"
 #include "hasten/settings/deepspeed_config.h"
@@ -56,8 +57,7 @@ void apply_config(const std::string& path, int world_size, plan::ShardMemoryInpu
   const auto config = plan::DeepSpeedConfig::read(path);
   const auto resolved = plan::resolve_deepspeed(config, world_size, false);
   if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) input.compute_bytes = 2;
-  std::string type = resolved.text("optimizer.type");
-  for (auto& letter : type) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const std::string type = core::lower(resolved.text("optimizer.type"));
   if (type == "sgd") input.optimizer_bytes = 4;
   if (type == "adagrad" || type == "rmsprop") input.optimizer_bytes = 4;
   if (resolved.is_given("zero_optimization.reduce_bucket_size"))

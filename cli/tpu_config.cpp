@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/config/config_file.h"
+#include "hasten/launch/config/config_value.h"
 #include "hasten/launch/options/command_line.h"
 #include "hasten/launch/workers/program.h"
 #include "help.h"
@@ -19,8 +20,8 @@
 namespace hasten::cli {
 namespace {
 
+using core::Value;
 using launcher::CommandLine;
-using launcher::ConfigValue;
 
 const HelpText kHelp = {"hasten tpu-config [OPTIONS]",
                         "Runs commands on every machine of a TPU pod with gcloud, before hasten launch is used there.",
@@ -33,7 +34,7 @@ struct Pod {
 };
 
 std::string text_in(const launcher::Config& config, const char* key) {
-  const ConfigValue* value = launcher::find_value(config.values, key);
+  const Value* value = config.values.find(key);
   return value == nullptr ? "" : launcher::python_text(*value);
 }
 
@@ -42,8 +43,8 @@ Pod pod_of(const CommandLine& line, const std::optional<launcher::Config>& confi
   if (line.has("command")) pod.commands = line.options.at("command").values;
   if (!config) return pod;
   if (pod.command_file.empty() && pod.commands.empty()) pod.command_file = text_in(*config, "command_file");
-  if (const ConfigValue* value = launcher::find_value(config->values, "commands"); value && pod.commands.empty()) {
-    for (const ConfigValue& command : *value->as<launcher::ConfigList>()) {
+  if (const Value* value = config->values.find("commands"); value && pod.commands.empty()) {
+    for (const Value& command : value->as_list()) {
       pod.commands.push_back(launcher::python_text(command));
     }
   }

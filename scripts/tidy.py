@@ -96,6 +96,10 @@ KNOWN_CYCLES = []
 # Pronouns as actors, sentences that begin with a relative clause, and verbs of persons (docs/STYLE.md, Comments).
 BANNED = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Ww]ho|born|lent|harms?|is told|are told|was told|were told|gives away)\b"
                     r"|(?:^|[.:] )\s*(?:What (?:is|are|a|an|the|it|they)|Who) ")
+# Names of persons' doings and of this project alone, in identifiers (docs/STYLE.md, Names).
+BANNED_NAMES = re.compile(r"\b(?:patience|said|told|say|asked|wanted|keeper|whom|Kept|Sight|HandOn|Filler|ShardFront|LentGradients"
+                          r"|become_shim|come_back|has_left|leave_to_others|show_region|tell_of_change|gradients_came|is_born_here"
+                          r"|may_be_born)_?\b")
 # The longest sentence, in words; code in backticks and quotations count as one, a Throws line by its clauses.
 MAX_WORDS = 25
 # Files of others that comments name.
@@ -418,6 +422,25 @@ def prose_is_plain(tree):
                                         "Name the subject; use a literal verb")
 
 
+def banned_names(tree):
+    """{room: [(path, line number, name)]} of BANNED_NAMES in shipped code."""
+    found = {}
+    for source in tree.sources:
+        for line, match in source.find(BANNED_NAMES) if source.shipped else ():
+            found.setdefault(source.room, []).append((source.path, line, match.group(0)))
+    return found
+
+
+def names_are_the_fields(tree):
+    """No names of BANNED_NAMES beyond scripts/name_baseline.txt, by room, which may only shrink (tidy.py --prose)."""
+    allowed = baseline(tree, "scripts/name_baseline.txt")
+    for room, names in sorted(banned_names(tree).items()):
+        if len(names) > allowed.get(room, 0):
+            path, line, name = names[-1]
+            yield Finding(path, line, f"'{name}': room {room} has {len(names)} such names, {allowed.get(room, 0)} at most. Take the "
+                                      "field's word: timeout, message, received, requested, log")
+
+
 def paragraphs(lines):
     """(line number, text) of each paragraph or item of a list, joined; code, tables and headings aside."""
     start, parts, fenced, listed = 0, [], False, False
@@ -637,7 +660,7 @@ def numbers_in_the_classic_locale(tree):
 
 
 RULES = [numbers_in_the_classic_locale, arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
-         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
+         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]
 
@@ -645,13 +668,14 @@ RULES = [numbers_in_the_classic_locale, arrows, parts_in_order, no_cycles_of_uni
 def main():
     parser = argparse.ArgumentParser(description="Checks the rules of docs/STYLE.md that no compiler checks.")
     parser.add_argument("--root", default=Path(__file__).resolve().parent.parent)
-    parser.add_argument("--prose", action="store_true", help="write both baselines of scripts/ anew; they may only shrink")
+    parser.add_argument("--prose", action="store_true", help="write the baselines of scripts/ anew; they may only shrink")
     options = parser.parse_args()
     tree = Tree(options.root)
     if options.prose:
         for file, what, found in [("prose", "Words that docs/STYLE.md bans", banned_words(tree)),
+                                  ("name", "Names that docs/STYLE.md bans", banned_names(tree)),
                                   ("sentence", f"Sentences of more than {MAX_WORDS} words", long_sentences(tree))]:
-            lines = [f"# {what}, by file; may only shrink. Written by scripts/tidy.py --prose."]
+            lines = [f"# {what}, by {'room' if file == 'name' else 'file'}; may only shrink. Written by scripts/tidy.py --prose."]
             lines += [f"{path} {len(places)}" for path, places in sorted(found.items())]
             (tree.root / f"scripts/{file}_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return 0

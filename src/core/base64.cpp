@@ -24,7 +24,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   std::string bytes;
   unsigned group = 0, num_bits = 0;
   for (const char letter : text.substr(0, text.find('='))) {
-    const size_t digit = kBase64Digits.find(letter);
+    const size_t digit = kBase64Digits.find(letter == '-' ? '+' : letter == '_' ? '/' : letter);
     if (digit == std::string_view::npos) return std::nullopt;
     group = group << 6 | static_cast<unsigned>(digit);
     num_bits += 6;

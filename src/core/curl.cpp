@@ -2,12 +2,12 @@
 #include <curl/curl.h>
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 #include "hasten/core/error.h"
 #include "hasten/core/http.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::http {
 namespace {
@@ -83,12 +83,7 @@ struct Transfer {
     if (line.starts_with("HTTP/")) return response.headers.clear();  // of the answer before, a redirect or a 100
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
-    std::string name(line.substr(0, colon));
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    line.remove_prefix(colon + 1);
-    while (!line.empty() && std::strchr(" \t\r\n", line.front())) line.remove_prefix(1);
-    while (!line.empty() && std::strchr(" \t\r\n", line.back())) line.remove_suffix(1);
-    response.headers.emplace_back(std::move(name), std::string(line));
+    response.headers.emplace_back(core::lower(line.substr(0, colon)), core::trim(line.substr(colon + 1)));
   }
 };
 

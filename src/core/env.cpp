@@ -10,17 +10,13 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 
 namespace hasten {
 namespace {
 
 [[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
   throw UsageError({"env"}, name, "='", value, "' is not ", expected, ". Correct it or unset it.");
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 }  // namespace
@@ -78,20 +74,14 @@ std::optional<double> Environment::real(const std::string& name) const {
 std::optional<bool> Environment::flag(const std::string& name) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
-  const std::string word = lower(*value);
-  for (const char* yes : {"1", "true", "yes", "on", "y", "t"}) {
-    if (word == yes) return true;
-  }
-  for (const char* no : {"0", "false", "no", "off", "n", "f"}) {
-    if (word == no) return false;
-  }
+  if (const auto flag = core::parse_flag(*value)) return flag;
   refuse(name, *value, "a flag (1, true, yes, on, 0, false, no, off)");
 }
 
 std::optional<std::string> Environment::choice(const std::string& name, const std::vector<std::string>& choices) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
-  const std::string word = lower(*value);
+  const std::string word = core::lower(*value);
   if (std::find(choices.begin(), choices.end(), word) != choices.end()) return word;
   refuse(name, *value, "one of " + join(choices) + did_you_mean(word, choices));
 }

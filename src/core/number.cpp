@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "hasten/core/strings.h"
+
 namespace hasten::core {
 namespace {
 
@@ -48,11 +50,9 @@ std::optional<double> real_number(std::string_view text) {
 }
 
 std::optional<double> python_number(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\n\v\f\r";
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return std::nullopt;
-  text = text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+  text = trim(text);
+  if (text.empty()) return std::nullopt;
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') {

@@ -68,7 +68,7 @@ class Search {
   }
 
   template <class... Parts>
-  void say(const Parts&... parts) const {
+  void log_line(const Parts&... parts) const {
     if (options_.verbose) options_.verbose(text(parts...));
   }
 
@@ -79,8 +79,8 @@ class Search {
     largest_ = largest_layer(modules, sizes_, options_.no_split_module_classes);
   }
 
-  // What comes along with an entry: the open entries that hold tensors tied to one of its own, those tied to theirs, and
-  // so on.
+  // What comes along with an entry: the open entries that hold tensors tied to one of its own, those tied to theirs,
+  // and so on.
   Ties ties_of(const std::string& name, const std::vector<TreeEntry>& open) const {
     Ties ties = direct_ties_of(name, open);
     for (size_t i = 0; i < ties.entries.size(); ++i) {
@@ -129,8 +129,8 @@ class Search {
     if (device.is_disk() || device.used + with_ties <= limit) return assign(entry, ties, with_ties, device);
     if (!ties.tensors.empty() && device.used + size <= limit && split_tied(entry, ties)) return;
     if (device.used + size >= limit && can_split(entry, options_.no_split_module_classes)) {
-      say("splitting ", entry.name, ": ", size, " bytes, ", limit - device.used, " left on ",
-          device_text(device.device));
+      log_line("splitting ", entry.name, ": ", size, " bytes, ", limit - device.used, " left on ",
+               device_text(device.device));
       prepend(split_entry(entry));
       return refresh_largest();
     }
@@ -140,7 +140,8 @@ class Search {
       return;
     }
     if (device.used == 0) result_.minimum_memory.emplace_back(device.device, with_ties + reserve);
-    say(device_text(device.device), " is full for ", entry.name, " (", with_ties, " bytes); going to the next device");
+    log_line(device_text(device.device), " is full for ", entry.name, " (", with_ties,
+             " bytes); going to the next device");
     device.used += reserve;
     ++current_;
     fell_back_.clear();
@@ -148,7 +149,7 @@ class Search {
   }
 
   void assign(const TreeEntry& entry, const Ties& ties, double bytes, Filled& device) {
-    say("putting ", entry.name, " (", bytes, " bytes) on ", device_text(device.device));
+    log_line("putting ", entry.name, " (", bytes, " bytes) on ", device_text(device.device));
     device.used += bytes;
     fell_back_.clear();
     result_.device_map.set(entry.name, device.device);
@@ -164,7 +165,7 @@ class Search {
   bool split_tied(const TreeEntry& entry, const Ties& ties) {
     for (const TreeEntry& tied : ties.entries) {
       if (!can_split(tied, options_.no_split_module_classes)) continue;
-      say("splitting ", tied.name, ", which is tied to ", entry.name);
+      log_line("splitting ", tied.name, ", which is tied to ", entry.name);
       replace(open_, tied);
       prepend({entry});
       refresh_largest();

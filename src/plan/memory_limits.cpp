@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 
 namespace hasten::plan {
 namespace {
@@ -19,16 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 3> kNamedDevices{"mps", "cpu", "disk"};
 
-std::optional<std::string> file_text(const fs::path& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
-
 std::optional<int64_t> number_in_file(const fs::path& path) {
-  const auto text = file_text(path);
+  const auto text = core::read_file(path);
   if (!text) return std::nullopt;
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
@@ -38,7 +31,7 @@ std::optional<int64_t> number_in_file(const fs::path& path) {
 
 // "inactive_file 4096" in memory.stat; `total_` figures of version 1 count the groups below as well.
 int64_t inactive_file_bytes(const fs::path& folder, const char* key) {
-  std::istringstream lines(file_text(folder / "memory.stat").value_or(""));
+  std::istringstream lines(core::read_file(folder / "memory.stat").value_or(""));
   std::string name;
   int64_t value = 0;
   while (lines >> name >> value) {
@@ -177,7 +170,7 @@ MemoryLimits memory_limits(const MaxMemory& max_memory) {
 }
 
 std::optional<int64_t> cgroup_available_bytes(const fs::path& proc, const fs::path& cgroup) {
-  std::istringstream lines(file_text(proc / "self" / "cgroup").value_or(""));
+  std::istringstream lines(core::read_file(proc / "self" / "cgroup").value_or(""));
   std::optional<int64_t> smallest;
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
@@ -199,7 +192,7 @@ std::optional<int64_t> cgroup_available_bytes(const fs::path& proc, const fs::pa
 
 int64_t available_memory_bytes(const fs::path& proc, const fs::path& cgroup) {
   const fs::path path = proc / "meminfo";
-  std::istringstream lines(file_text(path).value_or(""));
+  std::istringstream lines(core::read_file(path).value_or(""));
   std::optional<int64_t> available;
   for (std::string line; std::getline(lines, line);) {
     constexpr std::string_view kKey = "MemAvailable:";

@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::plan {
 namespace {
@@ -36,8 +37,7 @@ double number_in(const std::string& text, const std::string& whole) {
 }
 
 int64_t parse_text(const std::string& size) {
-  std::string upper = size;
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  const std::string upper = core::upper(size);
   static constexpr std::array<std::pair<std::string_view, double>, 6> kUnits{
       {{"GIB", 1073741824.0}, {"MIB", 1048576.0}, {"KIB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
   for (const auto& [unit, factor] : kUnits) {

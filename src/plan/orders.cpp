@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -182,12 +183,6 @@ std::string legal_microbatches(const OrderSizes& sizes) {
   return text(below, " or ", above);
 }
 
-std::string lower(std::string_view word) {
-  std::string out;
-  for (const char letter : word) out += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return out;
-}
-
 // A cell such as " 2F13 "; false if it is none.
 bool read_action(std::string_view cell, Action& action) {
   const auto read = [&](int& number) {
@@ -201,13 +196,6 @@ bool read_action(std::string_view cell, Action& action) {
   action.kind = static_cast<ActionKind>(cell.front());
   cell.remove_prefix(1);
   return read(action.microbatch) && cell.empty();
-}
-
-std::string_view trimmed(std::string_view word) {
-  const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
-  while (!word.empty() && blank(word.front())) word.remove_prefix(1);
-  while (!word.empty() && blank(word.back())) word.remove_suffix(1);
-  return word;
 }
 
 }  // namespace
@@ -224,7 +212,7 @@ std::string_view order_name(OrderKind kind) {
 }
 
 OrderKind parse_order(std::string_view name) {
-  std::string word = lower(name);
+  std::string word = core::lower(name);
   if (word.starts_with("schedule")) word.erase(0, 8);
   std::vector<std::string> known;
   for (const OrderNames& names : kOrderNames) {
@@ -297,13 +285,12 @@ PipelineOrder parse_order_csv(std::string_view csv, const std::string& name) {
   size_t row = 0;
   for (std::string line; std::getline(lines, line);) {
     ++row;
-    if (trimmed(line).empty()) continue;
+    if (core::trim(line).empty()) continue;
     order.ranks.emplace_back();
-    std::istringstream cells(line);
     size_t column = 0;
-    for (std::string cell; std::getline(cells, cell, ',');) {
+    for (const std::string& cell : core::split(line, ',')) {
       ++column;
-      const std::string_view word = trimmed(cell);
+      const std::string_view word = core::trim(cell);
       if (word.empty()) continue;
       Action action;
       if (!read_action(word, action))

@@ -5,19 +5,18 @@
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/settings/deepspeed_plugin.h"
+#include "settings/origin.h"
 
 namespace hasten::plan {
 namespace {
 
 using core::Value;
 using Given = AutoInputs::Given;
-const Origin kOfAuto{"deepspeed"};
-const std::string kAutoZero = "zero_optimization.";
 
 /// A call of prepare.
-class Filler {
+class AutoValues {
  public:
-  Filler(DeepSpeedSettings& settings, const AutoInputs& inputs)
+  AutoValues(DeepSpeedSettings& settings, const AutoInputs& inputs)
       : settings_(settings), config_(settings.config), inputs_(inputs) {}
 
   void all() {
@@ -37,23 +36,23 @@ class Filler {
   void objects() const {
     const std::string file = config_.source();
     if (inputs_.optimizer == Given::kReal && has("optimizer")) {
-      throw UsageError(kOfAuto, "an optimizer in the program and an optimizer section in ", file,
+      throw UsageError(kDeepSpeed, "an optimizer in the program and an optimizer section in ", file,
                        ". Remove one, or prepare a DummyOptim.");
     }
     if (inputs_.optimizer == Given::kDummy && !has("optimizer")) {
-      throw UsageError(kOfAuto, "a DummyOptim, but no optimizer section in ", file,
+      throw UsageError(kDeepSpeed, "a DummyOptim, but no optimizer section in ", file,
                        ". Write one, or prepare a real optimizer.");
     }
     if (inputs_.scheduler == Given::kReal && has("scheduler")) {
-      throw UsageError(kOfAuto, "a scheduler in the program and a scheduler section in ", file,
+      throw UsageError(kDeepSpeed, "a scheduler in the program and a scheduler section in ", file,
                        ". Remove one, or prepare a DummyScheduler.");
     }
     if (inputs_.scheduler == Given::kDummy && !has("scheduler")) {
-      throw UsageError(kOfAuto, "a DummyScheduler, but neither a scheduler section in ", file,
+      throw UsageError(kDeepSpeed, "a DummyScheduler, but neither a scheduler section in ", file,
                        " nor its lr_scheduler_callable. Give one.");
     }
     if (inputs_.optimizer == Given::kDummy && inputs_.scheduler == Given::kReal) {
-      throw UsageError(kOfAuto, "a DummyOptim with a scheduler of the program's own. Prepare a DummyScheduler.");
+      throw UsageError(kDeepSpeed, "a DummyOptim with a scheduler of the program's own. Prepare a DummyScheduler.");
     }
   }
 
@@ -65,7 +64,8 @@ class Filler {
     for (const auto& size : inputs_.batch_sizes) {
       if (!size) {
         throw UsageError(
-            kOfAuto, "train_micro_batch_size_per_gpu is \"auto\", but a loader has no batch size. Write a number into ",
+            kDeepSpeed,
+            "train_micro_batch_size_per_gpu is \"auto\", but a loader has no batch size. Write a number into ",
             config_.source(), ".");
       }
       sizes.push_back(inputs_.split_batches ? *size / inputs_.world_size : *size);
@@ -83,7 +83,7 @@ class Filler {
     if (!settings_.writes_accumulation) {
       config_.config()[key] = own;
     } else if (own != 1) {
-      throw UsageError(kOfAuto, key, " is ", value.to_json(), " in ", config_.source(), " and ", own,
+      throw UsageError(kDeepSpeed, key, " is ", value.to_json(), " in ", config_.source(), " and ", own,
                        " in the program. Write \"auto\" there, or leave the program's out.");
     }
   }
@@ -103,12 +103,12 @@ class Filler {
       // No setting requests it.
       config_.del_config_sub_tree("gradient_clipping");
     }
-    set(kAutoZero + "stage3_gather_16bit_weights_on_model_save", false);
+    set(kZero + "stage3_gather_16bit_weights_on_model_save", false);
     if (!inputs_.hidden_size) return;
     const int64_t hidden = *inputs_.hidden_size, square = hidden * hidden;
-    set(kAutoZero + "reduce_bucket_size", square);
-    set(kAutoZero + "stage3_prefetch_bucket_size", static_cast<int64_t>(0.9 * static_cast<double>(square)));
-    set(kAutoZero + "stage3_param_persistence_threshold", 10 * hidden);
+    set(kZero + "reduce_bucket_size", square);
+    set(kZero + "stage3_prefetch_bucket_size", static_cast<int64_t>(0.9 * static_cast<double>(square)));
+    set(kZero + "stage3_param_persistence_threshold", 10 * hidden);
   }
 
   // By both: the peer divides the total by the number of processes, not the warm-up.
@@ -149,22 +149,22 @@ const char* missing_for(const std::string& key) {
   if (key.starts_with("optimizer.")) return "a DummyOptim";
   if (key == "scheduler.params.total_num_steps") return "a DummyScheduler with total_num_steps";
   if (key.starts_with("scheduler.")) return "a DummyScheduler";
-  if (key.starts_with(kAutoZero)) return "the model's hidden size (ShardOptions::hidden_size)";
+  if (key.starts_with(kZero)) return "the model's hidden size (ShardOptions::hidden_size)";
   return "a model";
 }
 
 }  // namespace
 
 void fill_auto(DeepSpeedSettings& settings, const AutoInputs& inputs) {
-  if (inputs.world_size < 1) throw UsageError(kOfAuto, "world_size = ", inputs.world_size, "; expected at least 1.");
-  Filler(settings, inputs).all();
+  if (inputs.world_size < 1) throw UsageError(kDeepSpeed, "world_size = ", inputs.world_size, "; expected at least 1.");
+  AutoValues(settings, inputs).all();
 }
 
 void require_filled(const DeepSpeedSettings& settings) {
   std::vector<std::string> lines;
   for (const auto& key : settings.config.auto_keys()) lines.push_back(key + " (needs " + missing_for(key) + ")");
   if (lines.empty()) return;
-  throw UsageError(kOfAuto, "still \"auto\" in ", settings.config.source(), ": ", join(lines),
+  throw UsageError(kDeepSpeed, "still \"auto\" in ", settings.config.source(), ": ", join(lines),
                    ". Write numbers there, or give them to prepare before the first backward.");
 }
 

@@ -3,27 +3,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
 
+#include "hasten/core/base64.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
-#include "hasten/settings/deepspeed_keys.h"
-#include "hasten/settings/relaxed_json.h"
+#include "settings/deepspeed_keys.h"
+#include "settings/origin.h"
+#include "settings/relaxed_json.h"
 
 namespace hasten::plan {
 namespace {
 
 using core::Value;
-const Origin kOfConfig{"deepspeed"};
-
-std::vector<std::string> parts_of(const std::string& key) {
-  std::vector<std::string> parts;
-  std::istringstream words(key);
-  for (std::string part; std::getline(words, part, '.');) parts.push_back(part);
-  return parts;
-}
 
 bool is_auto_text(const Value& value) {
   return value.is_string() && value.as_string() == "auto";
@@ -39,33 +33,9 @@ bool same_value(const Value& a, const Value& b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
 }
 
-std::optional<std::string> decode_base64(const std::string& text) {
-  std::string bytes;
-  unsigned bits = 0;
-  int held = 0;
-  for (const char letter : text) {
-    if (letter == '=') break;
-    const bool upper = letter >= 'A' && letter <= 'Z', lower = letter >= 'a' && letter <= 'z',
-               digit = letter >= '0' && letter <= '9';
-    const int value = upper                            ? letter - 'A'
-                      : lower                          ? letter - 'a' + 26
-                      : digit                          ? letter - '0' + 52
-                      : letter == '-' || letter == '+' ? 62
-                      : letter == '_' || letter == '/' ? 63
-                                                       : -1;
-    if (value < 0) return std::nullopt;
-    bits = bits << 6 | static_cast<unsigned>(value);
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes += static_cast<char>(bits >> held & 0xFF);
-  }
-  return bytes;
-}
-
 Value map_of(Value value, const std::string& source) {
   if (value.is_map()) return value;
-  throw UsageError(kOfConfig, source, " is ", value.to_json(), "; expected a map of settings.");
+  throw UsageError(kDeepSpeed, source, " is ", value.to_json(), "; expected a map of settings.");
 }
 
 void visit(Value& node, const std::string& prefix, const std::function<void(const std::string&)>& leaf) {
@@ -88,33 +58,29 @@ DeepSpeedConfig::DeepSpeedConfig(Value config, std::string source)
 DeepSpeedConfig DeepSpeedConfig::read(const Value& config) {
   if (config.is_map()) return DeepSpeedConfig(config);
   if (!config.is_string()) {
-    throw UsageError(kOfConfig, "hf_ds_config is ", config.to_json(),
+    throw UsageError(kDeepSpeed, "hf_ds_config is ", config.to_json(),
                      "; expected a file, a map, JSON text or base64 of it.");
   }
   const std::string& text = config.as_string();
   std::error_code ignored;
   if (std::filesystem::is_regular_file(text, ignored)) {
-    std::ifstream file(text);
-    std::stringstream content;
-    content << file.rdbuf();
-    if (!file) throw DataError(kOfConfig, text, "cannot read ", text, ".");
-    return DeepSpeedConfig(parse_relaxed_json(content.str(), text), text);
+    const auto content = core::read_file(text);
+    if (!content) throw DataError(kDeepSpeed, text, "cannot read ", text, ".");
+    return DeepSpeedConfig(parse_relaxed_json(*content, text), text);
   }
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && (text[first] == '{' || text[first] == '/' || text[first] == '#')) {
-    if (text[first] == '{') return DeepSpeedConfig(parse_relaxed_json(text, "the DeepSpeed configuration"));
-  }
-  const auto decoded = decode_base64(text);
+  if (core::trim(text).starts_with('{'))
+    return DeepSpeedConfig(parse_relaxed_json(text, "the DeepSpeed configuration"));
+  const auto decoded = from_base64(text);
   if (decoded && decoded->find('{') != std::string::npos) {
     return DeepSpeedConfig(parse_relaxed_json(*decoded, "the DeepSpeed configuration (base64)"));
   }
-  throw UsageError(kOfConfig, "hf_ds_config is '", text.substr(0, 200),
+  throw UsageError(kDeepSpeed, "hf_ds_config is '", text.substr(0, 200),
                    "', which is no file, no JSON text and no base64 of it. Give the path of "
                    "a file that exists, or JSON.");
 }
 
 std::pair<Value*, std::string> DeepSpeedConfig::find_config_node(const std::string& key) {
-  auto parts = parts_of(key);
+  auto parts = core::split(key, '.');
   if (parts.empty()) return {nullptr, key};
   const std::string last = parts.back();
   parts.pop_back();
@@ -128,7 +94,7 @@ std::pair<Value*, std::string> DeepSpeedConfig::find_config_node(const std::stri
 
 const Value* DeepSpeedConfig::find(const std::string& key) const {
   const Value* node = &config_;
-  for (const auto& part : parts_of(key)) {
+  for (const auto& part : core::split(key, '.')) {
     node = node->find(part);
     if (node == nullptr) return nullptr;
   }
@@ -174,7 +140,7 @@ bool DeepSpeedConfig::is_offload() const {
 void DeepSpeedConfig::del_config_sub_tree(const std::string& key, bool must_exist) {
   const auto [node, last] = find_config_node(key);
   if (node != nullptr && node->erase(last)) return;
-  if (must_exist) throw UsageError(kOfConfig, source_, " has no ", key, ", which was to be removed.");
+  if (must_exist) throw UsageError(kDeepSpeed, source_, " has no ", key, ", which was to be removed.");
 }
 
 void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches,
@@ -186,7 +152,7 @@ void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, s
   const auto given = std::find_if(values.begin(), values.end(), [&](const auto& each) { return each.first == key; });
   if (is_auto_text(*own)) {
     if (given == values.end()) {
-      throw UsageError(kOfConfig, key, " is \"auto\" in ", source_, ", and no value for it is known. Write a value.");
+      throw UsageError(kDeepSpeed, key, " is \"auto\" in ", source_, ", and no value for it is known. Write a value.");
     }
     *own = given->second;
   } else if (must_match && given != values.end() && !own->is_null() && !same_value(*own, given->second)) {
@@ -199,7 +165,7 @@ void DeepSpeedConfig::process(const Values& values, bool must_match) {
   std::vector<std::string> mismatches;
   visit(config_, "", [&](const std::string& key) { fill_match(key, values, mismatches, must_match); });
   if (mismatches.empty()) return;
-  throw UsageError(kOfConfig, "values that contradict each other: ", join(mismatches, "; "),
+  throw UsageError(kDeepSpeed, "values that contradict each other: ", join(mismatches, "; "),
                    ". Write \"auto\" in the file, or leave one out.");
 }
 
@@ -221,7 +187,7 @@ std::vector<std::string> DeepSpeedConfig::auto_keys() const {
 
 BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro,
                          std::optional<int64_t> accumulation, int world_size) {
-  if (world_size < 1) throw UsageError(kOfConfig, "world_size = ", world_size, "; expected at least 1.");
+  if (world_size < 1) throw UsageError(kDeepSpeed, "world_size = ", world_size, "; expected at least 1.");
   const int64_t world = world_size;
   if (train && micro && !accumulation && *micro != 0) accumulation = *train / *micro / world;
   if (train && !micro) {
@@ -234,7 +200,7 @@ BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> mi
   }
   if (!train || !micro || !accumulation) {
     throw UsageError(
-        kOfConfig,
+        kDeepSpeed,
         "no batch size is known; expected train_batch_size or train_micro_batch_size_per_gpu. Write one, or "
         "prepare a loader with a batch size.");
   }
@@ -243,7 +209,7 @@ BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> mi
                     numbers.train == numbers.micro * numbers.accumulation * world;
   if (!fits) {
     throw UsageError(
-        kOfConfig, "train_batch_size ", numbers.train, " is not train_micro_batch_size_per_gpu ", numbers.micro,
+        kDeepSpeed, "train_batch_size ", numbers.train, " is not train_micro_batch_size_per_gpu ", numbers.micro,
         " x gradient_accumulation_steps ", numbers.accumulation, " x ", world,
         " processes, or one of them is not above 0. Write two of the three numbers, and \"auto\" for the third.");
   }

@@ -1,5 +1,5 @@
 // See deepspeed_keys.h.
-#include "hasten/settings/deepspeed_keys.h"
+#include "settings/deepspeed_keys.h"
 
 #include <algorithm>
 

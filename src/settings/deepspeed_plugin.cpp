@@ -4,37 +4,33 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "settings/origin.h"
 
 namespace hasten::plan {
 namespace {
 
 using core::Value;
-const Origin kOfPlugin{"deepspeed"};
-const std::string kPluginZero = "zero_optimization.";
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
-    const auto first = word.find_first_not_of(" \t");
-    if (first != std::string::npos) parts.push_back(word.substr(first, word.find_last_not_of(" \t") - first + 1));
+// Names without the blanks around them; those of blanks alone are left out.
+std::vector<std::string> names_in(const std::string& text) {
+  std::vector<std::string> names;
+  for (const std::string& part : core::split(text, ',')) {
+    if (const auto name = core::trim(part, " \t"); !name.empty()) names.emplace_back(name);
   }
-  return parts;
+  return names;
 }
 
 template <class T>
 T parse_number(const std::string& given, const std::string& variable, const char* wanted) {
-  const auto first = given.find_first_not_of(" \t");
-  const std::string text =
-      first == std::string::npos ? "" : given.substr(first, given.find_last_not_of(" \t") - first + 1);
+  const std::string_view text = core::trim(given, " \t");
   T value{};
   const auto got = std::from_chars(text.data(), text.data() + text.size(), value);
   if (got.ec == std::errc() && got.ptr == text.data() + text.size()) return value;
-  throw UsageError(kOfPlugin, variable, "=", given, ": expected ", wanted, ".");
+  throw UsageError(kDeepSpeed, variable, "=", given, ": expected ", wanted, ".");
 }
 
 /// Reads a plugin row by row.
@@ -73,7 +69,7 @@ class PluginReader {
   }
   std::optional<bool> flag(const std::string& name) const {
     const auto text = variable(name);
-    if (text && text->empty()) throw UsageError(kOfPlugin, name, " is empty; expected true or false.");
+    if (text && text->empty()) throw UsageError(kDeepSpeed, name, " is empty; expected true or false.");
     return environment_.flag(name);
   }
 
@@ -117,14 +113,14 @@ class PluginReader {
     read(s_.offload_param_nvme_path, plugin_.offload_param_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH");
     s_.zero3_save_16bit_model = plugin_.zero3_save_16bit_model.value_or(
         environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL").value_or(false));
-    s_.transformer_moe_cls_names = split(
+    s_.transformer_moe_cls_names = names_in(
         plugin_.transformer_moe_cls_names.value_or(variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES").value_or("")));
   }
 
   void refuse_msamp() const {
     if (!plugin_.enable_msamp.value_or(variable("ACCELERATE_FP8_BACKEND") == "MSAMP")) return;
     throw UsageError(
-        kOfPlugin,
+        kDeepSpeed,
         "enable_msamp asks for MS-AMP, which is not built. Set mixed_precision = kFp8 with a recipe of Fp8Options.");
   }
 
@@ -151,12 +147,12 @@ class PluginReader {
     const bool writes = s_.config.find("gradient_accumulation_steps") != nullptr;
     if (!writes) s_.config.config()["gradient_accumulation_steps"] = 1;
     if (s_.config.find("zero_optimization") == nullptr) {
-      throw UsageError(kOfPlugin, s_.config.source(),
+      throw UsageError(kDeepSpeed, s_.config.source(),
                        " has no zero_optimization. Write {\"zero_optimization\": {\"stage\": 2}}, for example.");
     }
     const Value* zero = s_.config.find("zero_optimization");
     if (!zero->is_map() && !zero->is_null()) {
-      throw UsageError(kOfPlugin, "zero_optimization is ", zero->to_json(), " in ", s_.config.source(),
+      throw UsageError(kDeepSpeed, "zero_optimization is ", zero->to_json(), " in ", s_.config.source(),
                        "; expected a map, such as {\"stage\": 2}.");
     }
     s_.writes_accumulation = writes;
@@ -164,21 +160,21 @@ class PluginReader {
     const std::vector<std::pair<std::string, Value>> own = {
         {"gradient_accumulation_steps", s_.gradient_accumulation_steps},
         {"gradient_clipping", s_.gradient_clipping},
-        {kPluginZero + "stage", s_.zero_stage},
-        {kPluginZero + "offload_optimizer.device", s_.offload_optimizer_device},
-        {kPluginZero + "offload_param.device", s_.offload_param_device},
-        {kPluginZero + "offload_param.nvme_path", s_.offload_param_nvme_path},
-        {kPluginZero + "offload_optimizer.nvme_path", s_.offload_optimizer_nvme_path},
-        {kPluginZero + "stage3_gather_16bit_weights_on_model_save", s_.zero3_save_16bit_model}};
+        {kZero + "stage", s_.zero_stage},
+        {kZero + "offload_optimizer.device", s_.offload_optimizer_device},
+        {kZero + "offload_param.device", s_.offload_param_device},
+        {kZero + "offload_param.nvme_path", s_.offload_param_nvme_path},
+        {kZero + "offload_optimizer.nvme_path", s_.offload_optimizer_nvme_path},
+        {kZero + "stage3_gather_16bit_weights_on_model_save", s_.zero3_save_16bit_model}};
     s_.config.fill(own);
     take_back("gradient_accumulation_steps", s_.gradient_accumulation_steps);
     take_back("gradient_clipping", s_.gradient_clipping);
-    take_back(kPluginZero + "stage", s_.zero_stage);
-    take_text(kPluginZero + "offload_optimizer.device", s_.offload_optimizer_device);
-    take_text(kPluginZero + "offload_param.device", s_.offload_param_device);
-    take_text(kPluginZero + "offload_optimizer.nvme_path", s_.offload_optimizer_nvme_path);
-    take_text(kPluginZero + "offload_param.nvme_path", s_.offload_param_nvme_path);
-    const Value save = s_.config.get_value(kPluginZero + "stage3_gather_16bit_weights_on_model_save");
+    take_back(kZero + "stage", s_.zero_stage);
+    take_text(kZero + "offload_optimizer.device", s_.offload_optimizer_device);
+    take_text(kZero + "offload_param.device", s_.offload_param_device);
+    take_text(kZero + "offload_optimizer.nvme_path", s_.offload_optimizer_nvme_path);
+    take_text(kZero + "offload_param.nvme_path", s_.offload_param_nvme_path);
+    const Value save = s_.config.get_value(kZero + "stage3_gather_16bit_weights_on_model_save");
     if (save.is_bool()) s_.zero3_save_16bit_model = save.as_bool();
   }
 
@@ -198,11 +194,11 @@ class PluginReader {
         "offload_optimizer_device",    "offload_param_device",   "offload_param_nvme_path",
         "offload_optimizer_nvme_path", "zero3_save_16bit_model", "mixed_precision"};
     std::vector<std::string> found;
-    for (const auto& field : split(variable("ACCELERATE_CONFIG_DS_FIELDS").value_or(""))) {
+    for (const auto& field : names_in(variable("ACCELERATE_CONFIG_DS_FIELDS").value_or(""))) {
       if (std::find(refused.begin(), refused.end(), field) != refused.end()) found.push_back(field);
     }
     if (found.empty()) return;
-    throw UsageError(kOfPlugin, "the launcher's configuration has ", join(found),
+    throw UsageError(kDeepSpeed, "the launcher's configuration has ", join(found),
                      " beside deepspeed_config_file, which would not be "
                      "read. Write them into the DeepSpeed file, and remove them there.");
   }
@@ -237,15 +233,15 @@ void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_p
     const auto* section = config.find(dtype);
     const bool may_be_null = mixed_precision == "no" || dtype != std::string(other);
     if (section == nullptr || section->is_map() || (section->is_null() && may_be_null)) continue;
-    throw UsageError(kOfPlugin, dtype, " is ", section->to_json(), " in ", settings.config.source(),
+    throw UsageError(kDeepSpeed, dtype, " is ", section->to_json(), " in ", settings.config.source(),
                      "; expected a map, such as {\"enabled\": \"auto\"}.");
   }
   const Value enabled = settings.config.get_value(std::string(other) + ".enabled");
   const bool is_on =
       enabled == Value(true) || enabled == Value("true") || enabled == Value("True") || enabled == Value("TRUE");
   if (mixed_precision != "no" && is_on) {
-    throw UsageError(kOfPlugin, "mixed_precision is ", mixed_precision, ", but ", settings.config.source(), " enables ",
-                     other, ". Write \"auto\" there, or change mixed_precision.");
+    throw UsageError(kDeepSpeed, "mixed_precision is ", mixed_precision, ", but ", settings.config.source(),
+                     " enables ", other, ". Write \"auto\" there, or change mixed_precision.");
   }
   for (const char* dtype : {"fp16", "bf16"}) {
     if (!config.contains(dtype)) config[dtype] = Value::map({{"enabled", false}});

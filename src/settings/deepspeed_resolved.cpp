@@ -7,9 +7,11 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "hasten/settings/deepspeed_config.h"
-#include "hasten/settings/deepspeed_keys.h"
+#include "settings/deepspeed_keys.h"
+#include "settings/origin.h"
 
 namespace hasten::plan {
 
@@ -32,11 +34,9 @@ bool folds_case(const DeepSpeedKey& key) {
 }
 
 // Returns the word in the case of the choices.
-std::string folded(std::string word, const std::string& choice) {
-  const bool upper = std::isupper(static_cast<unsigned char>(choice[0])) != 0;
-  std::transform(word.begin(), word.end(), word.begin(),
-                 [&](unsigned char c) { return upper ? std::toupper(c) : std::tolower(c); });
-  return word;
+std::string folded(const std::string& word, const std::string& choice) {
+  const bool is_upper = choice[0] >= 'A' && choice[0] <= 'Z';
+  return is_upper ? core::upper(word) : core::lower(word);
 }
 
 // DeepSpeed's checked sections read "5" as 5 and "true" as true; other texts stay.
@@ -111,7 +111,7 @@ class DeepSpeedResolver {
     if (problems_.empty()) refusals();
     if (problems_.empty()) batch(needs_batch);
     if (problems_.empty()) return std::move(resolved_);
-    throw UsageError(Origin{"deepspeed"}, config_.source(), ": ", join(problems_, "; "), ".");
+    throw UsageError(kDeepSpeed, config_.source(), ": ", join(problems_, "; "), ".");
   }
 
  private:
@@ -356,7 +356,7 @@ class DeepSpeedResolver {
 
 const Value& ResolvedDeepSpeed::at(const std::string& key) const {
   const auto* known = find_deepspeed_key(key);
-  if (known == nullptr) throw InternalError(Origin{"deepspeed"}, "no key ", key, " in the table");
+  if (known == nullptr) throw InternalError(kDeepSpeed, "no key ", key, " in the table");
   for (const auto& [path, value] : given_) {
     if (path == known->path) return value;
   }
@@ -416,7 +416,7 @@ ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_siz
 
 void require_supported(const ResolvedDeepSpeed& resolved, const DeepSpeedConfig& config) {
   if (resolved.refusals.empty()) return;
-  throw UsageError(Origin{"deepspeed"}, config.source(), ": ", join(resolved.refusals, "; "), ".");
+  throw UsageError(kDeepSpeed, config.source(), ": ", join(resolved.refusals, "; "), ".");
 }
 
 }  // namespace hasten::plan

@@ -9,21 +9,17 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "settings/origin.h"
 
 namespace hasten::plan {
 namespace {
 
-const Origin kFsdp{"fsdp"};
-
-std::string upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-  return text;
-}
+using core::upper;
 
 std::string trimmed(const std::string& text) {
-  const auto first = text.find_first_not_of(" \t");
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+  return std::string(core::trim(text, " \t"));
 }
 
 /// Returns the index of one of `names` (any case) or of its number, from 1.
@@ -269,10 +265,8 @@ class FsdpReader {
       throw UsageError(kFsdp, "min_num_params is ", *s_.min_num_params, "; expected 0 or more.");
     if (s_.auto_wrap_policy == AutoWrapPolicy::kTransformer) {
       if (!s_.transformer_cls_names_to_wrap && classes) {
-        s_.transformer_cls_names_to_wrap.emplace();
         // An empty name stays, and is refused as a class that the model lacks.
-        std::istringstream words(*classes + ",");
-        for (std::string word; std::getline(words, word, ',');) s_.transformer_cls_names_to_wrap->push_back(word);
+        s_.transformer_cls_names_to_wrap = core::split(*classes + ",", ',');
       }
       if (s_.transformer_cls_names_to_wrap) {
         for (auto& name : *s_.transformer_cls_names_to_wrap) name = trimmed(name);

@@ -13,6 +13,7 @@ TEST(Base64, IsThatOfTheStandard) {
     EXPECT_EQ(base64(bytes), text);
     EXPECT_EQ(from_base64(text), bytes);
   }
+  EXPECT_EQ(from_base64("-_8="), from_base64("+/8="));
   EXPECT_FALSE(from_base64("?"));
 }
 

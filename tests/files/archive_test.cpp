@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "files/hub_server.h"
+#include "files/python/zip_writer.h"
 #include "hasten/core/hash.h"
-#include "hasten/files/python/zip_writer.h"
 #include "support/folder.h"
 
 namespace hasten::files {

@@ -10,9 +10,9 @@
 #include <fstream>
 #include <random>
 
+#include "files/disk/recording_disk.h"
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
-#include "hasten/files/disk/recording_disk.h"
 #include "hasten/files/folders/retention.h"
 
 namespace hasten::files {

@@ -9,12 +9,12 @@
 #include <random>
 
 #include "files/memory_source.h"
+#include "files/python/pickle_reader.h"
+#include "files/python/pickle_writer.h"
+#include "files/python/zip_reader.h"
+#include "files/python/zip_writer.h"
 #include "files/python_json.h"
 #include "hasten/core/error.h"
-#include "hasten/files/python/pickle_reader.h"
-#include "hasten/files/python/pickle_writer.h"
-#include "hasten/files/python/zip_reader.h"
-#include "hasten/files/python/zip_writer.h"
 
 namespace hasten::files {
 namespace {

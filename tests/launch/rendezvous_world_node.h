@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "hasten/core/text.h"
-#include "hasten/launch/rendezvous/node_agent.h"
+#include "launch/rendezvous/node_agent.h"
 
 namespace hasten::launcher {
 

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "hasten/core/error.h"
-#include "hasten/settings/deepspeed_keys.h"
 #include "hasten/settings/deepspeed_plugin.h"
-#include "hasten/settings/relaxed_json.h"
+#include "settings/deepspeed_keys.h"
+#include "settings/relaxed_json.h"
 
 namespace hasten::plan {
 namespace {

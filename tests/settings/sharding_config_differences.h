@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/settings/deepspeed_keys.h"
+#include "settings/deepspeed_keys.h"
 #include "support/golden.h"
 
 namespace hasten::testing::sharding_config {

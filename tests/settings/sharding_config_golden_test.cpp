@@ -13,10 +13,10 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
-#include "hasten/settings/deepspeed_keys.h"
 #include "hasten/settings/deepspeed_plugin.h"
 #include "hasten/settings/fsdp_plugin.h"
 #include "hasten/settings/wrap_policy.h"
+#include "settings/deepspeed_keys.h"
 #include "settings/sharding_config_differences.h"
 #include "support/golden.h"
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "hasten/core/path_search.h"
 #include "hasten/tracking/board/board.h"
 #include "tracking/follower/child.h"
 #include "tracking/journal/json.h"
@@ -21,7 +22,7 @@ using ::testing::Not;
 class BoardPeers : public hasten::testing::InFolder {
  protected:
   void SetUp() override {
-    browser_ = find_program("chromium", Environment::current());
+    browser_ = core::find_on_path("chromium", Environment::current());
     if (browser_.empty()) GTEST_SKIP() << "there is no chromium on PATH";
   }
 

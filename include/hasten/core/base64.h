@@ -7,10 +7,11 @@
 
 namespace hasten {
 
-/// Returns the text for `bytes`, padded with '='. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the text for `bytes`, padded with '='.
 std::string base64(std::string_view bytes);
 
-/// Returns the bytes of `text`, or nothing if it is not base64. Collective: no. Blocks: no. Throws: as base64.
+/// Returns the bytes of `text`, or nothing if it is not base64. Takes the digits of section 5 (- and _, safe in URLs)
+/// too. Throws: as base64.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace hasten

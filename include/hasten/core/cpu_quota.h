@@ -10,7 +10,7 @@
 namespace hasten {
 
 /// Returns quota / period rounded up, the smallest of the process's control group and those above it; at least 1. Nothing
-/// without a quota. `root` is where /proc and /sys are looked for (tests). Collective: no. Blocks: no. Throws: nothing.
+/// without a quota. `root` is where /proc and /sys are looked for (tests).
 std::optional<int> cpu_quota(const std::string& root = "");
 
 /// Returns the number of CPUs of the process's mask, at most its quota; at least 1.

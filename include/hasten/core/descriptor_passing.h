@@ -13,7 +13,7 @@ namespace hasten {
 /// An endpoint at which a descriptor can be requested.
 class DescriptorOffer {
  public:
-  /// Listens from now on. Collective: no. Blocks: no. Throws: std::system_error.
+  /// Listens from now on. Throws: std::system_error.
   DescriptorOffer();
   ~DescriptorOffer();
   DescriptorOffer(const DescriptorOffer&) = delete;
@@ -23,7 +23,7 @@ class DescriptorOffer {
   const std::string& ticket() const noexcept { return ticket_; }
 
   /// Hands `descriptor` to `num_callers` callers, one after the other. `given_up` ends it early.
-  /// Collective: no. Blocks: until all have come. Throws: std::runtime_error after `timeout`.
+  /// Blocks: until all have come. Throws: std::runtime_error after `timeout`.
   void serve(int descriptor, int num_callers, std::chrono::milliseconds timeout,
              const std::function<bool()>& given_up = {});
 
@@ -33,7 +33,7 @@ class DescriptorOffer {
 };
 
 /// Requests the descriptor that is offered under `ticket`; the caller closes it.
-/// Collective: no. Blocks: until it is passed on, five seconds at most. Throws: std::runtime_error.
+/// Blocks: until it is passed on, five seconds at most. Throws: std::runtime_error.
 int fetch_descriptor(const std::string& ticket);
 
 }  // namespace hasten

@@ -76,14 +76,14 @@ struct Response {
 /// Sends requests one after the other and keeps connections open between them. Not for several threads at once.
 class Client {
  public:
-  /// Loads libcurl. Collective: no. Blocks: no. Throws: UsageError if it is not there, or hasten was built without it.
+  /// Loads libcurl. Throws: UsageError if it is not there, or hasten was built without it.
   explicit Client(ClientOptions options = {});
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   ~Client();
 
-  /// Sends one request. Collective: no. Blocks: up to the limits of the options. Throws: DataError if body_file cannot
-  /// be read; what on_data throws ends the request with its text as error.
+  /// Sends one request. Blocks: up to the limits of the options. Throws: DataError if body_file cannot be read; what
+  /// on_data throws ends the request with its text as error.
   Response send(const Request& request);
 
  private:
@@ -91,12 +91,10 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Returns the value of an Authorization header: "Basic …". Collective: no. Blocks: no. Throws: nothing but
-/// std::bad_alloc.
+/// Returns the value of an Authorization header: "Basic …".
 std::string basic_authorization(std::string_view user, std::string_view password);
 
 /// Returns `text` with every byte but letters, digits and "-._~" as %XX. `keep` names further bytes that stay ("/").
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string percent_encoded(std::string_view text, std::string_view keep = "");
 
 }  // namespace hasten::http

@@ -14,14 +14,12 @@ namespace hasten::core {
 
 /// Returns the number that the whole text is: decimal digits, a "+" or "-" before, for floats a point and an exponent,
 /// "inf" and "nan". Nothing if it is none, or an integer that does not fit. A float beyond the range is infinite, or 0.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::optional<double> real_number(std::string_view text);
 
-/// Returns the number of a text that Python's float() takes: blanks around it, underscores between digits. Collective: no.
-/// Blocks: no. Throws: nothing.
+/// Returns the number of a text that Python's float() takes: blanks around it, underscores between digits.
 std::optional<double> python_number(std::string_view text);
 
-/// Does the same as real_number for an integer of type T in `base`. Collective: no. Blocks: no. Throws: nothing.
+/// Does the same as real_number for an integer of type T in `base`.
 template <class T>
 std::optional<T> whole_number(std::string_view text, int base = 10) {
   static_assert(std::is_integral_v<T>);
@@ -33,11 +31,9 @@ std::optional<T> whole_number(std::string_view text, int base = 10) {
 }
 
 /// Returns `number` with `digits` places behind the point, as printf's "%.*f" writes it: "1.50", "inf", "nan".
-/// Collective: no. Blocks: no. Throws: nothing.
 std::string fixed_text(double number, int digits);
 
 /// Returns `number` with `digits` significant ones, as printf's "%.*g" writes it: "0.001", "1e-05".
-/// Collective: no. Blocks: no. Throws: nothing.
 std::string general_text(double number, int digits);
 
 }  // namespace hasten::core

@@ -7,7 +7,7 @@
 namespace hasten {
 
 /// Returns the word as a POSIX shell takes it: as it is if that is one word already, else in single quotes. A word that
-/// begins with "-" is no option only behind "--" or "./". Collective: no. Blocks: no. Throws: nothing.
+/// begins with "-" is no option only behind "--" or "./".
 std::string shell_word(std::string_view word);
 
 }  // namespace hasten

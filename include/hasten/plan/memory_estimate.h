@@ -25,7 +25,7 @@ struct EstimateRow {
 
 /// Returns one row a dtype. Sizes are those of the model in its own dtypes, divided by 2 for float16 and bfloat16, by 4
 /// for int8, by 8 for int4.
-/// Collective: no. Blocks: no. Throws: UsageError for another dtype, with the nearest one.
+/// Throws: UsageError for another dtype, with the nearest one.
 std::vector<EstimateRow> estimate_rows(const MaximumSizes& sizes, const std::vector<std::string>& dtypes);
 
 /// Returns Accelerate's table, in UTF-8, its lines separated by newlines.

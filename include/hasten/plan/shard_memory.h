@@ -34,7 +34,7 @@ struct ShardMemoryRow {
 };
 
 /// Rows for Ddp, stages 1 to 3, and stage 3 with optimizer state, then with parameters as well, in files.
-/// Collective: no. Blocks: no. Throws: UsageError for numbers below 1, or bytes that are none of a dtype's.
+/// Throws: UsageError for numbers below 1, or bytes that are none of a dtype's.
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input);
 
 /// Returns the first row that fits into `bytes` of one host; null if none does.

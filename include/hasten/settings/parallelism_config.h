@@ -45,8 +45,8 @@ struct ResolvedParallelism {
   std::vector<std::string> data_axes() const, other_axes() const, shard_axes() const, loss_axes() const;
 };
 
-/// Collective: no. Blocks: no. Throws: UsageError for sizes below 1, a text that is no number, cp beside sp, or a
-/// backend, strategy or implementation that is not there.
+/// Throws: UsageError for sizes below 1, a text that is no number, cp beside sp, or a backend, strategy or
+/// implementation that is not there.
 ResolvedParallelism resolve_parallelism(const ParallelismConfig& config, const Environment& environment);
 
 /// Returns true if the launcher asks for it: ACCELERATE_USE_PARALLELISM_CONFIG. Throws: UsageError for no flag.

@@ -45,11 +45,10 @@ struct WrapUnit {
 };
 
 /// Returns the units, the root's first, the others in the order of the model. The root's may be empty.
-/// Collective: no. Blocks: no. Throws: UsageError for a class that no module has, with the classes there are.
+/// Throws: UsageError for a class that no module has, with the classes there are.
 std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options);
 
 /// Returns true if a class's written name is `wanted`: whole, its part behind the last "::", or that without "Impl".
-/// Collective: no. Blocks: no. Throws: nothing.
 bool class_matches(const std::string& class_name, const std::string& wanted);
 
 }  // namespace hasten::plan

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "data/dataset/mapped_file.h"
+#include "data/dataset/data_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/data/dataset/rows.h"
@@ -260,8 +260,8 @@ CsvTable::CsvTable(const std::string& path, const CsvOptions& options) {
   if (options.separator == '"' || options.separator == '\n' || options.separator == '\r') {
     throw UsageError(kOrigin, "CsvOptions.separator is a quote or a line end, expected ',' or the like.");
   }
-  const MappedFile file(path, "a CSV file");
-  RecordReader reader(path, file.bytes(), options.separator);
+  const auto file = open_data_file(path, "a CSV file");
+  RecordReader reader(path, file->bytes(), options.separator);
   std::vector<Field> fields;
   bool more = reader.next(fields);
   if (!more && (options.header || !options.columns.empty())) {

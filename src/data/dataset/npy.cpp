@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/dataset/mapped_file.h"
+#include "data/dataset/data_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
 
@@ -195,7 +195,7 @@ std::pair<size_t, Header> read_header(const std::string& path, std::string_view 
 }  // namespace
 
 at::Tensor map_npy(const std::string& path) {
-  const auto file = std::make_shared<MappedFile>(path, "a .npy file");
+  const auto file = open_data_file(path, "a .npy file");
   const auto [begin, header] = read_header(path, file->bytes());
   const at::ScalarType dtype = dtype_of(path, header.descr);
   const size_t have = file->bytes().size() - begin;

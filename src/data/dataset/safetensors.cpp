@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "data/dataset/mapped_file.h"
+#include "data/dataset/data_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/files/safetensors/safetensors_header.h"
@@ -59,7 +59,7 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) {
-  const auto file = std::make_shared<MappedFile>(path, "a safetensors file");
+  const auto file = open_data_file(path, "a safetensors file");
   const files::SafetensorsHeader header = files::parse_safetensors_header(path, file->bytes(), file->bytes().size());
   const auto contents = std::make_shared<Contents>();
   contents->path = path;

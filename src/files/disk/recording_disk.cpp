@@ -1,5 +1,5 @@
 // The log, and what of it survives a crash; see recording_disk.h.
-#include "hasten/files/disk/recording_disk.h"
+#include "files/disk/recording_disk.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/files/base/cast.h"
 #include "hasten/files/base/stand_in.h"
 #include "hasten/files/safetensors/safetensors_source.h"
@@ -27,14 +28,6 @@ std::string index_path(const std::string& folder) {
 
 std::string dat_path(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / (name + ".dat")).string();
-}
-
-std::optional<std::string> text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
@@ -111,8 +104,8 @@ class OffloadSource : public TensorSource {
     if (dtype == nullptr || dtype->is_null()) return there;
     const auto wanted = dtype->is_string() ? dtype_of_torch_name(dtype->as_string()) : std::nullopt;
     if (!wanted || (*wanted != there && !can_convert(there, *wanted))) {
-      refuse(index_path(folder_), text("the entry '", name, "' asks for the dtype ", dtype->to_json(), " of a tensor of ",
-                                       torch_name(there), ". Correct the entry."));
+      refuse(index_path(folder_), text("the entry '", name, "' asks for the dtype ", dtype->to_json(),
+                                       " of a tensor of ", torch_name(there), ". Correct the entry."));
     }
     return *wanted;
   }
@@ -170,7 +163,7 @@ class OffloadSource : public TensorSource {
 
   static std::string read_file(const Place& place) {
     require_size(place);
-    auto content = text_of(place.path);
+    auto content = core::read_file(place.path);
     if (!content) refuse(place.path, "cannot be read.");
     return std::move(*content);
   }
@@ -196,7 +189,7 @@ void merge_offload_index(const std::string& folder, const std::vector<TensorInfo
   if (tensors.empty()) return;
   const std::string path = index_path(folder);
   auto index = Value::map();
-  if (const auto present = text_of(path)) index = Value::parse_json(*present, path);
+  if (const auto present = core::read_file(path)) index = Value::parse_json(*present, path);
   if (!index.is_map()) refuse(path, "is no index of offloaded tensors.");
   for (const TensorInfo& info : tensors) index[info.name] = entry_of(info);
   const std::string text = offload_index_text(index), temporary = path + ".tmp";
@@ -213,7 +206,7 @@ std::string offload_index_text(const Value& index) {
 bool is_offload_folder(const std::string& folder) {
   const std::string path = index_path(folder);
   if (!fs::is_directory(folder) || !fs::is_regular_file(path)) return false;
-  const Value index = Value::parse_json(text_of(path).value_or(""), path);
+  const Value index = Value::parse_json(core::read_file(path).value_or(""), path);
   // An index of a model in several files may have that name as well; its entries are names of files.
   if (!index.is_map() || index.contains("weight_map")) return false;
   return index.size() == 0 || index.as_map()[0].second.is_map();
@@ -221,7 +214,7 @@ bool is_offload_folder(const std::string& folder) {
 
 TensorSourcePtr open_offload_folder(const std::string& folder) {
   const std::string path = index_path(folder);
-  const auto text = text_of(path);
+  const auto text = core::read_file(path);
   if (!text) refuse(path, "is not there, so the folder holds no offloaded tensors.");
   refuse_stand_in(path, *text);
   const Value index = Value::parse_json(*text, path);

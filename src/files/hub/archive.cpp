@@ -15,12 +15,13 @@
 #include <vector>
 
 #include "files/hub/hub_cache.h"
+#include "files/python/zip_reader.h"
 #include "hasten/core/hash.h"
 #include "hasten/core/http.h"
+#include "hasten/core/strings.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/files/disk/mapped_file.h"
-#include "hasten/files/python/zip_reader.h"
 
 namespace hasten::files {
 namespace {
@@ -235,9 +236,7 @@ std::filesystem::path fetch_archive(const std::string& source, const FetchOption
   const auto own_name = archive_name(source);
   if (options.into.empty())
     throw UsageError(Origin{"files"}, "fetch_archive without a folder; set FetchOptions::into.");
-  auto sha256 = options.sha256;
-  std::transform(sha256.begin(), sha256.end(), sha256.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string sha256 = core::lower(options.sha256);
   if (!sha256.empty() && (sha256.size() != 64 || sha256.find_first_not_of("0123456789abcdef") != std::string::npos)) {
     throw UsageError(Origin{"files"}, "sha256 '", options.sha256,
                      "' of fetch_archive; expected 64 hexadecimal digits.");

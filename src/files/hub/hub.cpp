@@ -17,6 +17,7 @@
 #include "hasten/core/hash.h"
 #include "hasten/core/http.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/value.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -38,8 +39,7 @@ std::string hub_home(const Environment& environment) {
 }
 
 bool is_on(const Environment& environment, const char* name) {
-  std::string value = environment.text(name).value_or("");
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::toupper(c); });
+  const std::string value = core::upper(environment.text(name).value_or(""));
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 

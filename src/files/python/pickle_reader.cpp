@@ -1,5 +1,5 @@
 // The pickle machine; see pickle_reader.h. python_globals.cpp has the meaning of names.
-#include "hasten/files/python/pickle_reader.h"
+#include "files/python/pickle_reader.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // Opcodes of protocol 2; see pickle_writer.h and docs/formats/python.md.
-#include "hasten/files/python/pickle_writer.h"
+#include "files/python/pickle_writer.h"
 
 #include <bit>
 #include <unordered_map>

@@ -7,11 +7,11 @@
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "files/python/pickle_reader.h"
 #include "files/python/python_globals.h"
+#include "files/python/zip_reader.h"
 #include "hasten/files/base/stand_in.h"
 #include "hasten/files/disk/mapped_file.h"
-#include "hasten/files/python/pickle_reader.h"
-#include "hasten/files/python/zip_reader.h"
 
 namespace hasten::files {
 namespace {

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "files/base/origin.h"
+#include "files/python/pickle_writer.h"
+#include "files/python/zip_writer.h"
 #include "hasten/files/disk/durable_folder.h"
-#include "hasten/files/python/pickle_writer.h"
 #include "hasten/files/python/python_file.h"
-#include "hasten/files/python/zip_writer.h"
 
 namespace hasten::files {
 namespace {

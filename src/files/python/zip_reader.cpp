@@ -1,5 +1,5 @@
 // Every length is checked against the archive's end; see zip_reader.h.
-#include "hasten/files/python/zip_reader.h"
+#include "files/python/zip_reader.h"
 
 #include <zlib.h>
 

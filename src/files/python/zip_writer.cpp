@@ -1,5 +1,5 @@
 // Headers of the zip form; see zip_writer.h. Padding is in an extra field "FB", as in torch's own files.
-#include "hasten/files/python/zip_writer.h"
+#include "files/python/zip_writer.h"
 
 #include <zlib.h>
 

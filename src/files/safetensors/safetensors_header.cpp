@@ -6,20 +6,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "hasten/core/json.h"
 #include "hasten/files/base/stand_in.h"
 
 namespace hasten::files {
 namespace {
 
+using core::Value;
+
 constexpr size_t kLengthBytes = 8;
+constexpr size_t kMostLevels = 100;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the reference's limit
 
 template <class... Parts>
@@ -29,49 +32,34 @@ template <class... Parts>
 }
 
 /// Returns the JSON of the header. A repeated key in an object is an error, and so is deep nesting.
-nlohmann::json parse_json_header(const std::string& path, std::string_view header) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (depth > 100) bad_header(path, "its header nests more than 100 levels deep");
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      bad_header(path, "its header names ", value.dump(), " twice");
-    }
-    return true;
-  };
+Value parse_json_header(const std::string& path, std::string_view header) {
+  using Kind = core::JsonError::Kind;
   if (header.empty() || header.front() != '{') bad_header(path, "its header does not begin with '{'");
-  try {
-    return nlohmann::json::parse(header, watch);
-  } catch (const nlohmann::json::exception& error) {
-    bad_header(path, "its header is no JSON: ", error.what());
-  }
+  core::JsonError error;
+  auto json = core::read_json(header, {.unique_keys = true, .max_depth = kMostLevels}, &error);
+  if (json) return *std::move(json);
+  if (error.kind == Kind::kDepth) bad_header(path, "its header nests more than ", kMostLevels, " levels deep");
+  if (error.kind == Kind::kRepeatedKey) bad_header(path, "its header names \"", error.subject, "\" twice");
+  bad_header(path, "its header is no JSON: ", error.text());
 }
 
 /// Returns a value for a message; nested values are only named.
-std::string shown(const nlohmann::json& value) {
-  return value.is_structured() ? text("an ", value.type_name(), " of ", value.size()) : value.dump();
+std::string shown(const Value& value) {
+  if (value.is_list()) return text("an array of ", value.size());
+  return value.is_map() ? text("an object of ", value.size()) : value.to_json();
 }
 
-uint64_t whole_number(const std::string& path, const std::string& name, const nlohmann::json& value) {
-  if (!value.is_number_unsigned()) {
+uint64_t whole_number(const std::string& path, const std::string& name, const Value& value) {
+  if (!value.is_int() || value.as_int() < 0) {
     bad_header(path, "tensor '", name, "' has ", shown(value), " where a whole number from 0 on is expected");
   }
-  return value.get<uint64_t>();
+  return static_cast<uint64_t>(value.as_int());
 }
 
-std::vector<int64_t> stated_shape(const std::string& path, const std::string& name, const nlohmann::json& json,
-                                  Dtype dtype) {
-  if (!json.is_array()) bad_header(path, "tensor '", name, "' has the shape ", shown(json), ", expected a list");
+std::vector<int64_t> stated_shape(const std::string& path, const std::string& name, const Value& json, Dtype dtype) {
+  if (!json.is_list()) bad_header(path, "tensor '", name, "' has the shape ", shown(json), ", expected a list");
   std::vector<int64_t> shape;
-  for (const auto& size : json) {
-    const uint64_t value = whole_number(path, name, size);
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      bad_header(path, "tensor '", name, "' has a size of ", value);
-    }
-    shape.push_back(static_cast<int64_t>(value));
-  }
+  for (const Value& size : json.as_list()) shape.push_back(static_cast<int64_t>(whole_number(path, name, size)));
   if (dtype == Dtype::kFloat4E2M1FnX2) {
     if (shape.empty() || shape.back() % 2 != 0) {
       bad_header(path, "tensor '", name, "' of F4 has the shape [", join(shape), "], whose last size must be even");
@@ -81,22 +69,23 @@ std::vector<int64_t> stated_shape(const std::string& path, const std::string& na
   return shape;
 }
 
-SafetensorsEntry entry_of(const std::string& path, const std::string& name, const nlohmann::json& json) {
-  const auto part = [&](const char* key) -> const nlohmann::json& {
-    if (!json.is_object() || !json.contains(key)) bad_header(path, "tensor '", name, "' has no ", key);
-    return json[key];
+SafetensorsEntry entry_of(const std::string& path, const std::string& name, const Value& json) {
+  const auto part = [&](const char* key) -> const Value& {
+    const Value* found = json.find(key);
+    if (found == nullptr) bad_header(path, "tensor '", name, "' has no ", key);
+    return *found;
   };
   const auto& dtype = part("dtype");
-  const auto known = dtype.is_string() ? dtype_of_safetensors_name(dtype.get_ref<const std::string&>()) : std::nullopt;
+  const auto known = dtype.is_string() ? dtype_of_safetensors_name(dtype.as_string()) : std::nullopt;
   if (!known) bad_header(path, "tensor '", name, "' has the dtype ", shown(dtype), ", which torch has not");
   SafetensorsEntry entry{
       .info = {.name = name, .dtype = *known, .shape = stated_shape(path, name, part("shape"), *known)}};
   const auto& offsets = part("data_offsets");
-  if (!offsets.is_array() || offsets.size() != 2) {
+  if (!offsets.is_list() || offsets.size() != 2) {
     bad_header(path, "tensor '", name, "' has the data_offsets ", shown(offsets), ", expected [begin, end]");
   }
-  entry.begin = whole_number(path, name, offsets[0]);
-  entry.end = whole_number(path, name, offsets[1]);
+  entry.begin = whole_number(path, name, offsets.as_list()[0]);
+  entry.end = whole_number(path, name, offsets.as_list()[1]);
   return entry;
 }
 
@@ -114,8 +103,8 @@ std::optional<uint64_t> stated_bytes(const TensorInfo& info) {
 
 /// Checks that there are no holes, no overlaps, sizes that fit, and all of the file's bytes.
 void check_layout(const std::string& path, std::vector<SafetensorsEntry>& entries, uint64_t have) {
-  std::stable_sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
   });
   uint64_t covered = 0;
   for (const SafetensorsEntry& entry : entries) {
@@ -150,10 +139,11 @@ uint64_t header_length(const std::string& path, std::string_view head, uint64_t 
   return length;
 }
 
-nlohmann::ordered_json json_of(const TensorInfo& info, uint64_t begin, uint64_t end) {
+Value json_of(const TensorInfo& info, uint64_t begin, uint64_t end) {
   std::vector<int64_t> shape = info.shape;
   if (info.dtype == Dtype::kFloat4E2M1FnX2 && !shape.empty()) shape.back() *= 2;
-  return {{"dtype", safetensors_name(info.dtype)}, {"shape", shape}, {"data_offsets", {begin, end}}};
+  return Value::map(
+      {{"dtype", safetensors_name(info.dtype)}, {"shape", shape}, {"data_offsets", Value::list({begin, end})}});
 }
 
 }  // namespace
@@ -171,18 +161,19 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
   if (head.size() - kLengthBytes < length)
     throw InternalError(kOrigin, "the header of '", path, "' was not read whole.");
   SafetensorsHeader header{.body_offset = kLengthBytes + length, .body_bytes = file_bytes - kLengthBytes - length};
-  const nlohmann::json parsed = parse_json_header(path, head.substr(kLengthBytes, length));
-  for (const auto& [name, json] : parsed.items()) {
+  const Value parsed = parse_json_header(path, head.substr(kLengthBytes, length));
+  for (const auto& [name, json] : parsed.as_map()) {
     if (name != "__metadata__") {
       header.entries.push_back(entry_of(path, name, json));
       continue;
     }
     if (json.is_null()) continue;
-    if (!json.is_object()) bad_header(path, "its __metadata__ is no object");
-    for (const auto& [key, value] : json.items()) {
+    if (!json.is_map()) bad_header(path, "its __metadata__ is no object");
+    for (const auto& [key, value] : json.as_map()) {
       if (!value.is_string()) bad_header(path, "its __metadata__ has '", key, "' that is no text");
-      header.metadata.emplace_back(key, value.get<std::string>());
+      header.metadata.emplace_back(key, value.as_string());
     }
+    std::sort(header.metadata.begin(), header.metadata.end());
   }
   check_layout(path, header.entries, header.body_bytes);
   return header;
@@ -214,17 +205,11 @@ std::vector<size_t> safetensors_order(const std::vector<TensorInfo>& tensors) {
 SafetensorsLayout lay_out_safetensors(const std::vector<TensorInfo>& tensors,
                                       const std::vector<std::pair<std::string, std::string>>& metadata,
                                       uint64_t alignment) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!metadata.empty()) {
-    nlohmann::ordered_json pairs = nlohmann::ordered_json::object();
-    for (const auto& [key, value] : metadata) pairs.push_back({key, value});
-    json.push_back({"__metadata__", std::move(pairs)});
-  }
+  Value::Map json;
+  if (!metadata.empty()) json.emplace_back("__metadata__", Value::Map(metadata.begin(), metadata.end()));
   SafetensorsLayout layout{.offsets = std::vector<uint64_t>(tensors.size())};
   std::set<std::string_view> names{"__metadata__"};
   uint64_t at = 0;
-  // The ordered object appends without a search, so a million tensors cost no square of that.
-  auto& members = json.get_ref<nlohmann::ordered_json::object_t&>();
   for (const size_t i : safetensors_order(tensors)) {
     const TensorInfo& info = tensors[i];
     if (safetensors_name(info.dtype).empty()) {
@@ -236,10 +221,10 @@ SafetensorsLayout lay_out_safetensors(const std::vector<TensorInfo>& tensors,
     }
     const uint64_t end = at + static_cast<uint64_t>(bytes_of(info));
     layout.offsets[i] = at;
-    members.nlohmann::ordered_json::object_t::Container::emplace_back(info.name, json_of(info, at, end));
+    json.emplace_back(info.name, json_of(info, at, end));
     at = end;
   }
-  std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string header = core::write_json(std::move(json));
   const uint64_t unit = std::max<uint64_t>(alignment, 8);
   const uint64_t begin = (kLengthBytes + header.size() + unit - 1) / unit * unit;
   header.resize(begin - kLengthBytes, ' ');

@@ -10,6 +10,7 @@
 
 #include "files/base/origin.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::files {
 namespace {
@@ -56,7 +57,8 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ShardTensor& tensor = tensors[i];
     if (tensor.bytes == 0 || tensor.storage) {
-      const size_t first = tensor.bytes == 0 ? first_empty.value_or(i) : first_of_storage.emplace(*tensor.storage, i).first->second;
+      const size_t first =
+          tensor.bytes == 0 ? first_empty.value_or(i) : first_of_storage.emplace(*tensor.storage, i).first->second;
       if (tensor.bytes == 0) first_empty = first;
       if (first != i) {
         sharing[first].push_back(i);
@@ -97,19 +99,14 @@ uint64_t parse_shard_size(std::string_view size) {
     throw UsageError(kOrigin, "max_shard_size '", size,
                      "' is no size. Write a number of bytes, or one with TB, GB, MB or KB, such as 5GB.");
   };
-  const auto strip = [](std::string& value) {
-    while (!value.empty() && std::isspace(static_cast<unsigned char>(value.back()))) value.pop_back();
-    value.erase(0, std::min(value.find_first_not_of(" \t\n"), value.size()));
-  };
-  strip(words);
+  words = std::string(core::trim(words));
   double unit = 1;
   if (!all_digits(words)) {
     if (words.size() < 3) fail();
-    std::string letters = words.substr(words.size() - 2);
-    std::transform(letters.begin(), letters.end(), letters.begin(), [](unsigned char c) { return std::toupper(c); });
+    const std::string letters = core::upper(std::string_view(words).substr(words.size() - 2));
     unit = letters == "TB" ? 1e12 : letters == "GB" ? 1e9 : letters == "MB" ? 1e6 : letters == "KB" ? 1e3 : 0;
     words.resize(words.size() - 2);
-    strip(words);
+    words = std::string(core::trim(words));
   }
   const double value = core::python_number(words).value_or(NAN);
   if (unit == 0 || !std::isfinite(value) || value * unit >= 9e18) fail();

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "hasten/core/cpu_quota.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -80,7 +81,8 @@ size_t num_numbered(const std::string& folder, const std::string& stem) {
   return count;
 }
 
-// GPUs that NVIDIA's driver for PCI does not list: its device files in a sandbox, AMD's, one behind Windows or on a chip.
+// GPUs that NVIDIA's driver for PCI does not list: its device files in a sandbox, AMD's, one behind Windows or on a
+// chip.
 size_t num_gpus_elsewhere(const std::string& root) {
   if (const size_t files = num_numbered(root + "/dev", "nvidia"); files > 0) return files;
   size_t count = 0;
@@ -136,8 +138,7 @@ std::vector<int> visible(const std::vector<int>& nodes, const Environment& envir
   const auto chosen = environment.variables().find("CUDA_VISIBLE_DEVICES");
   if (chosen == environment.variables().end()) return nodes;
   std::vector<int> left;
-  std::istringstream names(chosen->second);
-  for (std::string name; std::getline(names, name, ',');) {
+  for (const std::string& name : core::split(chosen->second, ',')) {
     const bool is_number = !name.empty() && std::all_of(name.begin(), name.end(), ::isdigit);
     size_t index = nodes.size();  // as one is that is too large for any number
     if (is_number) std::from_chars(name.data(), name.data() + name.size(), index);
@@ -182,8 +183,7 @@ Machine this_machine(const Environment& environment, std::string root) {
 
 std::set<int> numbers_in(const std::string& ranges) {
   std::set<int> numbers;
-  std::istringstream parts(ranges);
-  for (std::string part; std::getline(parts, part, ',');) {
+  for (const std::string& part : core::split(ranges, ',')) {
     std::istringstream ends(part);
     int first = 0, last = 0;
     char dash = 0;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::launcher {
 namespace {
@@ -22,7 +23,7 @@ std::vector<std::string> known_names() {
 
 std::string in_full(std::string name) {
   std::erase_if(name, [](unsigned char c) { return std::isspace(c) != 0; });
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  name = core::upper(name);
   return name.starts_with("SIG") ? name : "SIG" + name;
 }
 
@@ -61,8 +62,7 @@ std::string problem_with_signal(const std::string& name) {
 
 std::vector<int> signals_of(const std::string& names) {
   std::vector<int> signals;
-  std::istringstream words(names);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const std::string& word : core::split(names, ',')) {
     const std::string problem = problem_with_signal(word);
     if (!problem.empty()) throw UsageError({"launch"}, problem, ".");
     signals.push_back(*signal_of(word));

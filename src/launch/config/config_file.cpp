@@ -10,7 +10,9 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/text.h"
+#include "hasten/launch/config/config_value.h"
 #include "hasten/launch/options/command_line.h"
 #include "launch/config/config_keys.h"
 #include "launch/config/config_syntax.h"
@@ -19,6 +21,7 @@ namespace hasten::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+using core::Value;
 
 std::string home_of(const std::string& user, const Environment& environment) {
   if (user.empty() && environment.has("HOME")) return *environment.text("HOME");
@@ -44,81 +47,67 @@ std::string content_of(const std::string& path) {
     throw UsageError({"config"}, "the configuration file '", path,
                      "' does not exist. Write one with hasten config, or name another with --config_file.");
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError({"config"}, "the configuration file '", path, "' cannot be read. Check its mode.");
-  return {std::istreambuf_iterator<char>(file), {}};
+  auto content = core::read_file(path);
+  if (!content) throw UsageError({"config"}, "the configuration file '", path, "' cannot be read. Check its mode.");
+  return *std::move(content);
 }
 
 // `no` without quotes is false in YAML; where NO is a value, that is meant.
-void mend_unquoted_no(ConfigMap& map, std::string_view key, const char* no) {
-  const ConfigValue* value = find_value(map, key);
-  if (value != nullptr && value->as<bool>() != nullptr && !*value->as<bool>()) {
-    set_value(map, key, {std::string(no)});
-  }
-}
-
-void remove_key(ConfigMap& map, std::string_view key) {
-  std::erase_if(map, [=](const ConfigEntry& entry) { return entry.key == key; });
+void mend_unquoted_no(Value& map, std::string_view key, const char* no) {
+  if (Value* value = map.find(key); value != nullptr && *value == false) *value = no;
 }
 
 // true, "true", "yes" and any number but 0.
-bool is_on(const ConfigValue& value) {
-  if (const auto* flag = value.as<bool>()) return *flag;
-  if (const auto* number = value.as<int64_t>()) return *number != 0;
-  const auto* words = value.as<std::string>();
-  const ConfigValue read = words == nullptr ? ConfigValue{} : plain_scalar(*words);
-  return read.as<bool>() != nullptr && *read.as<bool>();
+bool is_on(const Value& value) {
+  if (value.is_int()) return value.as_int() != 0;
+  return value == true || (value.is_string() && plain_scalar(value.as_string()) == true);
 }
 
 // Keys of older versions in the form of today's.
-void modernise(ConfigMap& map) {
+void modernise(Value& map) {
   mend_unquoted_no(map, "distributed_type", "NO");
   mend_unquoted_no(map, "mixed_precision", "no");
   mend_unquoted_no(map, "dynamo_backend", "NO");
-  if (const ConfigValue* fp16 = find_value(map, "fp16")) {
+  if (const Value* fp16 = map.find("fp16")) {
     const bool on = is_on(*fp16);
-    remove_key(map, "fp16");
-    if (on && find_value(map, "mixed_precision") == nullptr) {
-      set_value(map, "mixed_precision", {std::string("fp16")});
-    }
+    map.erase("fp16");
+    if (on && !map.contains("mixed_precision")) map["mixed_precision"] = "fp16";
   }
-  if (const ConfigValue* found = find_value(map, "dynamo_backend")) {
-    const ConfigValue backend = *found;
-    remove_key(map, "dynamo_backend");
-    set_value(map, "dynamo_config",
-              backend.is_text("NO") ? ConfigValue{} : ConfigValue{ConfigMap{{"dynamo_backend", backend}}});
+  if (const Value* found = map.find("dynamo_backend")) {
+    const Value backend = *found;
+    map.erase("dynamo_backend");
+    map["dynamo_config"] = backend == "NO" ? Value() : Value::map({{"dynamo_backend", backend}});
   }
 }
 
 // Mappings without entries become null, at any depth, but not those in lists.
-ConfigValue without_empty_maps(ConfigValue value) {
-  auto* map = std::get_if<ConfigMap>(&value.held);
-  if (map == nullptr) return value;
-  if (map->empty()) return {};
-  for (auto& [name, inner] : *map) inner = without_empty_maps(std::move(inner));
+Value without_empty_maps(Value value) {
+  if (!value.is_map()) return value;
+  if (value.empty()) return {};
+  for (auto& [name, inner] : value.as_map()) inner = without_empty_maps(std::move(inner));
   return value;
 }
 
 // Form of a file that Accelerate writes: no nulls at the root, no empty mappings.
-ConfigMap completed(const ConfigMap& given, bool sagemaker) {
-  ConfigMap values;
+Value completed(const Value& given, bool sagemaker) {
+  auto values = Value::map();
   for (const ConfigKey& key : config_keys(sagemaker)) {
-    const ConfigValue* found = find_value(given, key.name);
-    ConfigValue value = found == nullptr ? key.fallback : *found;
+    const Value* found = given.find(key.name);
+    Value value = found == nullptr ? key.fallback : *found;
     const bool of_one = key.name == "num_processes" && found == nullptr;
-    if (of_one && find_value(given, "distributed_type")->is_text("NO")) value = {int64_t{1}};
+    if (of_one && given.at("distributed_type") == "NO") value = 1;
     value = without_empty_maps(std::move(value));
-    if (!value.is_null()) values.emplace_back(key.name, std::move(value));
+    if (!value.is_null()) values[key.name] = std::move(value);
   }
   return values;
 }
 
 // compute_environment, and what must be there.
-std::vector<std::string> missing_or_unknown(const ConfigMap& map, bool& sagemaker) {
+std::vector<std::string> missing_or_unknown(const Value& map, bool& sagemaker) {
   std::vector<std::string> problems;
-  const ConfigValue* where = find_value(map, "compute_environment");
-  sagemaker = where != nullptr && where->is_text("AMAZON_SAGEMAKER");
-  if (where != nullptr && !sagemaker && !where->is_text("LOCAL_MACHINE")) {
+  const Value* where = map.find("compute_environment");
+  sagemaker = where != nullptr && *where == "AMAZON_SAGEMAKER";
+  if (where != nullptr && !sagemaker && *where != "LOCAL_MACHINE") {
     const std::vector<std::string> choices = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
     const std::string given = python_text(*where);
     problems.push_back(
@@ -127,7 +116,7 @@ std::vector<std::string> missing_or_unknown(const ConfigMap& map, bool& sagemake
   std::vector<std::string> needed = {"distributed_type"};
   if (sagemaker) needed.insert(needed.end(), {"ec2_instance_type", "iam_role_name"});
   for (const std::string& key : needed) {
-    const ConfigValue* value = find_value(map, key);
+    const Value* value = map.find(key);
     if (value == nullptr || value->is_null()) problems.push_back(text("'", key, "' is missing"));
   }
   return problems;
@@ -145,12 +134,11 @@ std::string default_config_path(const Environment& environment) {
   return config_folder(environment) + "/default_config.yaml";
 }
 
-ConfigMap read_config_map(const std::string& path) {
+Value read_config_map(const std::string& path) {
   const std::string content = content_of(path);
-  ConfigValue read = path.ends_with(".json") ? read_json(content, path) : read_yaml(content, path);
-  auto* map = std::get_if<ConfigMap>(&read.held);
-  if (map == nullptr) refuse_syntax(path, "it holds no mapping of keys to values");
-  return std::move(*map);
+  Value read = path.ends_with(".json") ? read_json(content, path) : read_yaml(content, path);
+  if (!read.is_map()) refuse_syntax(path, "it holds no mapping of keys to values");
+  return read;
 }
 
 Config load_config(const std::string& path) {
@@ -173,10 +161,10 @@ Config basic_config(const std::string& mixed_precision, int num_gpus) {
                      "; expected one of ", join(kChoices), '.');
   }
   Config config;
-  config.given = {{"distributed_type", {std::string(num_gpus > 1 ? "MULTI_GPU" : "NO")}},
-                  {"mixed_precision", {mixed_precision}},
-                  {"num_processes", {int64_t{std::max(num_gpus, 1)}}},
-                  {"use_cpu", {num_gpus == 0}}};
+  config.given = Value::map({{"distributed_type", num_gpus > 1 ? "MULTI_GPU" : "NO"},
+                             {"mixed_precision", mixed_precision},
+                             {"num_processes", std::max(num_gpus, 1)},
+                             {"use_cpu", num_gpus == 0}});
   config.values = completed(config.given, false);
   return config;
 }
@@ -193,7 +181,7 @@ void write_config(const std::string& content, const std::string& path) {
   }
 }
 
-void save_config(const ConfigMap& values, const std::string& path) {
+void save_config(const Value& values, const std::string& path) {
   write_config(path.ends_with(".json") ? to_json(values) : to_yaml(values), path);
 }
 

@@ -2,25 +2,29 @@
 #include "launch/config/config_keys.h"
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
 
+#include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "hasten/launch/config/config_value.h"
 #include "hasten/launch/options/option_table.h"
 
 namespace hasten::launcher {
 namespace {
 
 using enum ConfigType;
+using core::Value;
 
 const std::vector<std::string> kPrecisions = {"no", "fp16", "bf16", "fp8"};
 
 std::vector<ConfigKey> common_keys() {
-  return {{"compute_environment", kText, {std::string("LOCAL_MACHINE")}},
+  return {{"compute_environment", kText, "LOCAL_MACHINE"},
           {"distributed_type", kText, {}},
           {"mixed_precision", kText, {}},
-          {"use_cpu", kFlag, {false}},
-          {"debug", kFlag, {false}},
-          {"enable_cpu_affinity", kFlag, {false}},
+          {"use_cpu", kFlag, false},
+          {"debug", kFlag, false},
+          {"enable_cpu_affinity", kFlag, false},
           {"dynamo_config", kMap, {}}};
 }
 
@@ -31,26 +35,26 @@ std::vector<ConfigKey> with_common(std::vector<ConfigKey> keys) {
 
 std::vector<ConfigKey> cluster_keys() {
   const std::string main = "main", on_one_port = "static";
-  return with_common({{"num_processes", kInteger, {int64_t{-1}}, -1},
-                      {"machine_rank", kInteger, {int64_t{0}}},
-                      {"num_machines", kInteger, {int64_t{1}}, 1},
+  return with_common({{"num_processes", kInteger, -1, -1},
+                      {"machine_rank", kInteger, 0},
+                      {"num_machines", kInteger, 1, 1},
                       {"gpu_ids", kText, {}},
                       {"main_process_ip", kText, {}},
                       {"main_process_port", kInteger, {}},
-                      {"rdzv_backend", kText, {on_one_port}},
-                      {"same_network", kFlag, {false}},
-                      {"main_training_function", kText, {main}},
+                      {"rdzv_backend", kText, on_one_port},
+                      {"same_network", kFlag, false},
+                      {"main_training_function", kText, main},
                       {"fp8_config", kMap, {}},
                       {"deepspeed_config", kMap, {}},
                       {"fsdp_config", kMap, {}},
                       {"parallelism_config", kMap, {}},
                       {"megatron_lm_config", kMap, {}},
                       {"mpirun_config", kMap, {}},
-                      {"downcast_bf16", kFlag, {false}},
+                      {"downcast_bf16", kFlag, false},
                       {"tpu_name", kText, {}},
                       {"tpu_zone", kText, {}},
-                      {"tpu_use_cluster", kFlag, {false}},
-                      {"tpu_use_sudo", kFlag, {false}},
+                      {"tpu_use_cluster", kFlag, false},
+                      {"tpu_use_sudo", kFlag, false},
                       {"command_file", kText, {}},
                       {"commands", kList, {}},
                       {"tpu_vm", kList, {}},
@@ -64,13 +68,13 @@ std::vector<ConfigKey> sagemaker_keys() {
                       {"iam_role_name", kText, {}},
                       {"image_uri", kText, {}},
                       {"profile", kText, {}},
-                      {"region", kText, {region}},
-                      {"num_machines", kInteger, {int64_t{1}}, 1},
-                      {"gpu_ids", kText, {all}},
-                      {"base_job_name", kText, {job}},
-                      {"pytorch_version", kText, {pytorch}},
-                      {"transformers_version", kText, {transformers}},
-                      {"py_version", kText, {python}},
+                      {"region", kText, region},
+                      {"num_machines", kInteger, 1, 1},
+                      {"gpu_ids", kText, all},
+                      {"base_job_name", kText, job},
+                      {"pytorch_version", kText, pytorch},
+                      {"transformers_version", kText, transformers},
+                      {"py_version", kText, python},
                       {"sagemaker_inputs_file", kText, {}},
                       {"sagemaker_metrics_file", kText, {}},
                       {"additional_args", kMap, {}}});
@@ -82,45 +86,42 @@ bool is_flag_text(const std::string& text) {
 }
 
 // Quoted numbers and flags are read by their content, as Accelerate reads them.
-std::string problem_with_value(const ConfigKey& key, const ConfigValue& value) {
-  const auto* words = value.as<std::string>();
+std::string problem_with_integer(const ConfigKey& key, const Value& value, const std::string& shown) {
+  const auto number = value.is_int()      ? std::optional(value.as_int())
+                      : value.is_string() ? core::whole_number<int64_t>(value.as_string())
+                                          : std::nullopt;
+  if (!number) return shown + " is no whole number";
+  if (*number < static_cast<int64_t>(key.least)) return text(shown, " is less than ", key.least);
+  return key.name == "num_processes" && *number == 0 ? shown + " makes no run" : "";
+}
+
+std::string problem_with_value(const ConfigKey& key, const Value& value) {
   const std::string shown = text("'", key.name, ": ", python_text(value), "'");
-  if (key.type == kInteger) {
-    int64_t number = 0;
-    if (words != nullptr) {
-      const auto [end, error] = std::from_chars(words->data(), words->data() + words->size(), number);
-      if (error != std::errc() || end != words->data() + words->size()) return shown + " is no whole number";
-    } else if (const auto* held = value.as<int64_t>()) {
-      number = *held;
-    } else {
-      return shown + " is no whole number";
-    }
-    if (number < static_cast<int64_t>(key.least)) return text(shown, " is less than ", key.least);
-    if (key.name == "num_processes" && number == 0) return shown + " makes no run";
-    return "";
-  }
   switch (key.type) {
+    case kInteger:
+      return problem_with_integer(key, value, shown);
     case kFlag:
-      return value.as<bool>() || (words && is_flag_text(*words)) ? "" : shown + " is neither true nor false";
+      return value.is_bool() || (value.is_string() && is_flag_text(value.as_string()))
+                 ? ""
+                 : shown + " is neither true nor false";
     case kMap:
-      return value.as<ConfigMap>() ? "" : text("'", key.name, "' is no mapping of keys to values");
+      return value.is_map() ? "" : text("'", key.name, "' is no mapping of keys to values");
     case kList:
-      return value.as<ConfigList>() ? "" : text("'", key.name, "' is no list");
+      return value.is_list() ? "" : text("'", key.name, "' is no list");
     default:
-      return words ? "" : shown + " is no text; put it in quotes";
+      return value.is_string() ? "" : shown + " is no text; put it in quotes";
   }
 }
 
 // Keys whose values are a closed set.
-std::string problem_with_choice(const std::string& name, const ConfigValue& value, bool sagemaker) {
+std::string problem_with_choice(const std::string& name, const Value& value, bool sagemaker) {
   const bool is_type = name == "distributed_type";
-  const auto* word = value.as<std::string>();
-  if (word == nullptr || (!is_type && name != "mixed_precision")) return "";
+  if (!value.is_string() || (!is_type && name != "mixed_precision")) return "";
   const std::vector<std::string>& choices = is_type ? distributed_types(sagemaker) : kPrecisions;
-  std::string folded = *word;
-  if (!is_type) std::transform(folded.begin(), folded.end(), folded.begin(), ::tolower);
+  const std::string& word = value.as_string();
+  const std::string folded = is_type ? word : core::lower(word);
   if (std::find(choices.begin(), choices.end(), folded) != choices.end()) return "";
-  return text("'", name, ": ", *word, "' is not one of ", join(choices), did_you_mean(*word, choices));
+  return text("'", name, ": ", word, "' is not one of ", join(choices), did_you_mean(word, choices));
 }
 
 // A key that is none of `names`.
@@ -131,7 +132,7 @@ std::string unknown_key(const std::string& name, const std::string& shown, const
 }
 
 // Keys of the mappings whose entries are options. Other mappings (additional_args) take any key.
-void check_section(const ConfigKey& section, const ConfigMap& map, std::vector<std::string>& problems) {
+void check_section(const ConfigKey& section, const Value& map, std::vector<std::string>& problems) {
   std::vector<std::string> names;
   for (const OptionGroup& group : launch_options()) {
     for (const Option& option : group.options) {
@@ -141,7 +142,7 @@ void check_section(const ConfigKey& section, const ConfigMap& map, std::vector<s
     }
   }
   if (names.empty()) return;
-  for (const auto& [name, value] : map) {
+  for (const auto& [name, value] : map.as_map()) {
     if (std::find(names.begin(), names.end(), name) == names.end())
       problems.push_back(unknown_key(name, section.name + "." + name, names));
   }
@@ -162,20 +163,20 @@ const std::vector<std::string>& distributed_types(bool sagemaker) {
   return sagemaker ? cloud : cluster;
 }
 
-std::vector<std::string> config_problems(const ConfigMap& values, bool sagemaker) {
+std::vector<std::string> config_problems(const Value& values, bool sagemaker) {
   std::vector<std::string> problems, names;
   for (const ConfigKey& key : config_keys(sagemaker)) names.push_back(key.name);
-  for (const auto& [name, value] : values) {
+  for (const auto& [name, value] : values.as_map()) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       problems.push_back(unknown_key(name, name, names));
     }
   }
   for (const ConfigKey& key : config_keys(sagemaker)) {
-    const ConfigValue* value = find_value(values, key.name);
-    if (value != nullptr && value->as<ConfigMap>()) check_section(key, *value->as<ConfigMap>(), problems);
+    const Value* value = values.find(key.name);
+    if (value != nullptr && value->is_map()) check_section(key, *value, problems);
   }
   for (const ConfigKey& key : config_keys(sagemaker)) {
-    const ConfigValue* value = find_value(values, key.name);
+    const Value* value = values.find(key.name);
     if (value == nullptr || value->is_null()) continue;
     std::string problem = problem_with_value(key, *value);
     if (problem.empty()) problem = problem_with_choice(key.name, *value, sagemaker);

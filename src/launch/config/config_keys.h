@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/launch/config/config_value.h"
+#include "hasten/core/value.h"
 
 namespace hasten::launcher {
 
@@ -13,7 +13,7 @@ enum class ConfigType { kText, kInteger, kFlag, kMap, kList };
 struct ConfigKey {
   std::string name;
   ConfigType type;
-  ConfigValue fallback;
+  core::Value fallback;
   double least = 0;  ///< of an integer
 };
 
@@ -24,6 +24,6 @@ const std::vector<ConfigKey>& config_keys(bool sagemaker);
 const std::vector<std::string>& distributed_types(bool sagemaker);
 
 /// Returns the mistakes of the values, each a sentence without its full stop; unknown keys first.
-std::vector<std::string> config_problems(const ConfigMap& values, bool sagemaker);
+std::vector<std::string> config_problems(const core::Value& values, bool sagemaker);
 
 }  // namespace hasten::launcher

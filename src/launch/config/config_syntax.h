@@ -3,18 +3,18 @@
 
 #include <string>
 
-#include "hasten/launch/config/config_value.h"
+#include "hasten/core/value.h"
 
 namespace hasten::launcher {
 
 /// Parses `content`. `path` is for messages. Throws: UsageError if it is no YAML of a single document, or repeats a
 /// key.
-ConfigValue read_yaml(const std::string& content, const std::string& path);
+core::Value read_yaml(const std::string& content, const std::string& path);
 /// Returns the same for JSON.
-ConfigValue read_json(const std::string& content, const std::string& path);
+core::Value read_json(const std::string& content, const std::string& path);
 
 /// Returns the meaning of a plain (unquoted) scalar of YAML 1.1: `no` is false, `010` is 8, `1e3` is text.
-ConfigValue plain_scalar(const std::string& text);
+core::Value plain_scalar(const std::string& text);
 
 /// Returns whether YAML 1.1 reads a plain scalar as a date or a time: 2020-01-01. It is text here, and quoted when it
 /// is written.

@@ -6,25 +6,19 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/utf8.h"
 #include "launch/config/config_syntax.h"
 
 namespace hasten::launcher {
 namespace {
 
+using core::Value;
+
 // The offset of the first byte that is no UTF-8, npos if there is none.
 size_t not_utf8(const std::string& bytes) {
   for (size_t i = 0; i < bytes.size();) {
-    const auto lead = static_cast<unsigned char>(bytes[i]);
-    const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
-    if (length == 0 || i + length > bytes.size()) return i;
-    uint32_t code = length < 2 ? lead : lead & (0x7f >> length);
-    for (size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(bytes[i + k]);
-      if ((next >> 6) != 2) return i;
-      code = code << 6 | (next & 0x3f);
-    }
-    static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return i;
+    const size_t length = core::utf8_length(std::string_view(bytes).substr(i));
+    if (length == 0) return i;
     i += length;
   }
   return std::string::npos;
@@ -34,56 +28,57 @@ class Converter {
  public:
   explicit Converter(const std::string& path) : path_(path) {}
 
-  ConfigValue value(const YAML::Node& node) const {
-    if (node.IsMap()) return {map(node)};
+  Value value(const YAML::Node& node) const {
+    if (node.IsMap()) return map(node);
     if (node.IsSequence()) {
-      ConfigList list;
+      auto list = Value::list();
       for (const YAML::Node& element : node) list.push_back(value(element));
-      return {std::move(list)};
+      return list;
     }
     if (!node.IsScalar()) return {};
     const std::string& tag = node.Tag();
-    if (tag == "!" || tag == "tag:yaml.org,2002:str") return {node.Scalar()};
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return node.Scalar();
     if (tag == "?" && node.Scalar() == "=") refuse_syntax(path_, text("'=' wants quotes ", place_of(node)));
     if (tag == "tag:yaml.org,2002:float") {
-      ConfigValue read = plain_scalar(node.Scalar());
-      if (const auto* number = read.as<int64_t>()) read = {static_cast<double>(*number)};
-      return read;
+      Value read = plain_scalar(node.Scalar());
+      return read.is_int() ? Value(read.as_double()) : read;
     }
     if (tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:")) return plain_scalar(node.Scalar());
     refuse_syntax(path_, text("unknown tag '", tag, "' ", place_of(node)));
   }
 
  private:
+  static void add_missing(const Value& from, Value& to) {
+    for (const auto& [key, value] : from.as_map()) {
+      if (!to.contains(key)) to[key] = value;
+    }
+  }
+
   static std::string place_of(const YAML::Node& node) { return text("in line ", node.Mark().line + 1); }
 
-  ConfigMap map(const YAML::Node& node) const {
-    ConfigMap result, merged;
+  Value map(const YAML::Node& node) const {
+    auto result = Value::map(), merged = Value::map();
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) refuse_syntax(path_, text("a key that is no text ", place_of(entry.first)));
       const std::string& key = entry.first.Scalar();
       if (key == "<<" && entry.first.Tag() == "?") {
         merge(entry.second, merged);
-      } else if (find_value(result, key) != nullptr) {
+      } else if (result.contains(key)) {
         refuse_syntax(path_, text("'", key, "' stands there twice, again ", place_of(entry.first)));
       } else {
-        result.emplace_back(key, value(entry.second));
+        result[key] = value(entry.second);
       }
     }
-    for (auto& [key, inherited] : merged) {
-      if (find_value(result, key) == nullptr) result.emplace_back(key, std::move(inherited));
-    }
+    add_missing(merged, result);
     return result;
   }
 
   // `<<: *other`: the other mapping's entries, unless they are given here.
-  void merge(const YAML::Node& node, ConfigMap& merged) const {
+  void merge(const YAML::Node& node, Value& merged) const {
     if (node.IsSequence()) {
       for (const YAML::Node& element : node) merge(element, merged);
     } else if (node.IsMap()) {
-      for (auto& [key, inherited] : map(node)) {
-        if (find_value(merged, key) == nullptr) merged.emplace_back(key, std::move(inherited));
-      }
+      add_missing(map(node), merged);
     } else {
       refuse_syntax(path_, text("'<<' wants a mapping ", place_of(node)));
     }
@@ -141,14 +136,14 @@ void refuse_syntax(const std::string& path, const std::string& reason) {
   throw UsageError({"config"}, path, ": ", reason, ". Correct the file, or write a new one with hasten config.");
 }
 
-ConfigValue read_yaml(const std::string& bytes, const std::string& path) {
+Value read_yaml(const std::string& bytes, const std::string& path) {
   refuse_bytes(bytes, path);
   const std::string content = with_plain_breaks(bytes);
   refuse_tabs(content, path);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(content);
     if (documents.size() > 1) refuse_syntax(path, text("it holds ", documents.size(), " documents; expected one"));
-    return documents.empty() ? ConfigValue{} : Converter(path).value(documents.front());
+    return documents.empty() ? Value() : Converter(path).value(documents.front());
   } catch (const YAML::Exception& error) {
     refuse_syntax(path, text("line ", error.mark.line + 1, ", column ", error.mark.column + 1, ": ", error.msg));
   }

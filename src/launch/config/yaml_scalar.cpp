@@ -7,11 +7,13 @@
 #include <regex>
 
 #include "hasten/core/number.h"
-
+#include "hasten/core/strings.h"
 #include "launch/config/config_syntax.h"
 
 namespace hasten::launcher {
 namespace {
+
+using core::Value;
 
 bool is_one_of(const std::string& text, std::initializer_list<const char*> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -30,7 +32,7 @@ double sexagesimal(const std::string& digits) {
 }
 
 // Text where the number has more than 64 bits.
-ConfigValue integer(const std::string& text, std::string digits) {
+Value integer(const std::string& text, std::string digits) {
   errno = 0;
   const bool negative = digits[0] == '-';
   if (digits[0] == '-' || digits[0] == '+') digits.erase(0, 1);
@@ -42,11 +44,11 @@ ConfigValue integer(const std::string& text, std::string digits) {
   } else {
     value = std::strtoll(digits.c_str(), nullptr, 0);  // 0x and 0 (octal) as in C
   }
-  if (errno == ERANGE) return {text};
-  return {negative ? -value : value};
+  if (errno == ERANGE) return text;
+  return negative ? -value : value;
 }
 
-ConfigValue real(const std::string& digits) {
+Value real(const std::string& digits) {
   const bool negative = digits[0] == '-';
   const std::string magnitude = digits.substr(digits[0] == '-' || digits[0] == '+');
   double value = 0;
@@ -57,12 +59,12 @@ ConfigValue real(const std::string& digits) {
   } else {
     value = sexagesimal(magnitude);
   }
-  return {negative ? -value : value};
+  return negative ? -value : value;
 }
 
 }  // namespace
 
-ConfigValue plain_scalar(const std::string& text) {
+Value plain_scalar(const std::string& text) {
   static const std::regex integers(
       "[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])"
       "+");
@@ -70,17 +72,15 @@ ConfigValue plain_scalar(const std::string& text) {
       "[-+]?[0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?|"
       "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|[-+]?\\.(inf|Inf|INF)|\\.(nan|NaN|NAN)");
   if (is_one_of(text, {"", "~", "null", "Null", "NULL"})) return {};
-  if (is_one_of(text, {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})) return {true};
-  if (is_one_of(text, {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})) return {false};
+  if (is_one_of(text, {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})) return true;
+  if (is_one_of(text, {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})) return false;
   const char first = text[0];
-  if (first != '-' && first != '+' && first != '.' && (first < '0' || first > '9')) return {text};
-  std::string digits;
-  for (const char letter : text) {
-    if (letter != '_') digits += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  }
+  if (first != '-' && first != '+' && first != '.' && (first < '0' || first > '9')) return text;
+  std::string digits = core::lower(text);
+  std::erase(digits, '_');
   if (std::regex_match(text, integers)) return integer(text, digits);
   if (std::regex_match(text, reals)) return real(digits);
-  return {text};
+  return text;
 }
 
 bool is_timestamp(const std::string& text) {

@@ -4,11 +4,14 @@
 #include <cstdio>
 
 #include "hasten/launch/config/config_file.h"
+#include "hasten/launch/config/config_value.h"
 #include "launch/base/python_number.h"
 #include "launch/config/config_syntax.h"
 
 namespace hasten::launcher {
 namespace {
+
+using core::Value;
 
 constexpr size_t kFoldBehind = 80;
 
@@ -39,13 +42,13 @@ Style style_of(const std::string& text) {
     if ((letter == ' ' && next == '\n') || (letter == '\n' && next == ' ')) return Style::kDouble;
   }
   if (text.front() == ' ' || text.back() == ' ') plain = false;
-  if (plain && (plain_scalar(text).as<std::string>() == nullptr || is_timestamp(text))) plain = false;
+  if (plain && (!plain_scalar(text).is_string() || is_timestamp(text))) plain = false;
   return plain ? Style::kPlain : Style::kSingle;
 }
 
 class Writer {
  public:
-  std::string write(const ConfigMap& values) {
+  std::string write(const Value& values) {
     map(values, 0);
     return std::move(out_);
   }
@@ -61,9 +64,9 @@ class Writer {
     column_ = indent;
   }
 
-  void map(const ConfigMap& values, size_t indent) {
-    ConfigMap sorted = values;
-    std::sort(sorted.begin(), sorted.end(), [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
+  void map(const Value& values, size_t indent) {
+    Value::Map sorted = values.as_map();
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [key, value] : sorted) {
       out_.append(indent, ' ');
       column_ = indent;
@@ -73,8 +76,8 @@ class Writer {
     }
   }
 
-  void list(const ConfigList& values, size_t indent) {
-    for (const ConfigValue& element : values) {
+  void list(const Value& values, size_t indent) {
+    for (const Value& element : values.as_list()) {
       out_.append(indent, ' ').append("-");
       column_ = indent + 1;
       element_of_list(element, indent);
@@ -82,15 +85,13 @@ class Writer {
   }
 
   // The text behind "key:" or "-".
-  void node(const ConfigValue& value, size_t indent) {
-    const auto* list = value.as<ConfigList>();
-    const auto* inner = value.as<ConfigMap>();
-    if (inner != nullptr && !inner->empty()) {
+  void node(const Value& value, size_t indent) {
+    if (value.is_map() && !value.empty()) {
       out_ += "\n";
-      map(*inner, indent + 2);
-    } else if (list != nullptr && !list->empty()) {
+      map(value, indent + 2);
+    } else if (value.is_list() && !value.empty()) {
       out_ += "\n";
-      this->list(*list, indent);
+      list(value, indent);
     } else {
       put(" ");
       leaf(value, indent + 2);
@@ -99,14 +100,12 @@ class Writer {
   }
 
   // The first key of a mapping, or the first element of a list, is behind the dash.
-  void element_of_list(const ConfigValue& value, size_t indent) {
-    const auto* map_below = value.as<ConfigMap>();
-    const auto* list_below = value.as<ConfigList>();
+  void element_of_list(const Value& value, size_t indent) {
     Writer below;
-    if (map_below != nullptr && !map_below->empty()) {
-      below.map(*map_below, indent + 2);
-    } else if (list_below != nullptr && !list_below->empty()) {
-      below.list(*list_below, indent + 2);
+    if (value.is_map() && !value.empty()) {
+      below.map(value, indent + 2);
+    } else if (value.is_list() && !value.empty()) {
+      below.list(value, indent + 2);
     } else {
       node(value, indent);
       return;
@@ -114,19 +113,22 @@ class Writer {
     out_.append(" ").append(below.out_, indent + 2);
   }
 
-  void leaf(const ConfigValue& value, size_t indent) {
-    if (value.is_null()) {
-      put("null");
-    } else if (const auto* flag = value.as<bool>()) {
-      put(*flag ? "true" : "false");
-    } else if (const auto* number = value.as<double>()) {
-      put(real(*number));
-    } else if (const auto* text = value.as<std::string>()) {
-      scalar(*text, indent, /*may_fold=*/true);
-    } else if (value.as<ConfigList>() != nullptr) {
-      put("[]");
-    } else {
-      put(value.as<ConfigMap>() != nullptr ? "{}" : python_text(value));
+  void leaf(const Value& value, size_t indent) {
+    switch (value.kind()) {
+      case Value::Kind::kNull:
+        return put("null");
+      case Value::Kind::kBool:
+        return put(value.as_bool() ? "true" : "false");
+      case Value::Kind::kDouble:
+        return put(real(value.as_double()));
+      case Value::Kind::kString:
+        return scalar(value.as_string(), indent, /*may_fold=*/true);
+      case Value::Kind::kList:
+        return put("[]");
+      case Value::Kind::kMap:
+        return put("{}");
+      case Value::Kind::kInt:
+        return put(python_text(value));
     }
   }
 
@@ -197,7 +199,7 @@ class Writer {
 
 }  // namespace
 
-std::string to_yaml(const ConfigMap& values) {
+std::string to_yaml(const Value& values) {
   return Writer().write(values);
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 
 namespace hasten::launcher {
@@ -119,7 +120,8 @@ bool is_step_of_several(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
   if (step.empty() || step.size() > 10 || step.find_first_not_of("0123456789") != std::string::npos) return false;
-  return core::whole_number<uint64_t>(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
+  return core::whole_number<uint64_t>(step) < kFirstReserved &&
+         environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
 void find_step(const Environment& environment, Cluster& cluster) {
@@ -158,14 +160,8 @@ Cluster find_cluster(const Environment& environment, const FileReader& read_file
   return cluster;
 }
 
-std::optional<std::string> read_whole_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(file), {}};
-}
-
 Cluster find_cluster(const Environment& environment) {
-  return find_cluster(environment, read_whole_file);
+  return find_cluster(environment, core::read_file);
 }
 
 }  // namespace hasten::launcher

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "launch/base/whole_number.h"
 
 namespace hasten::launcher {
@@ -40,8 +41,7 @@ void append_range(const std::string& range, const std::string& node_list, std::v
 
 std::vector<std::string> bracketed(const std::string& inside, const std::string& node_list) {
   std::vector<std::string> names;
-  std::istringstream ranges(inside);
-  for (std::string range; std::getline(ranges, range, ',');) append_range(range, node_list, names);
+  for (const std::string& range : core::split(inside, ',')) append_range(range, node_list, names);
   if (names.empty()) refuse_node_list(node_list, "there are empty brackets");
   return names;
 }
@@ -94,8 +94,7 @@ std::vector<std::string> expand_node_list(const std::string& node_list) {
 
 std::vector<int> expand_counts(const std::string& counts) {
   std::vector<int> all;
-  std::istringstream parts(counts);
-  for (std::string part; std::getline(parts, part, ',');) {
+  for (const std::string& part : core::split(counts, ',')) {
     const size_t times = part.find("(x");
     const auto count = number_in_list(std::string_view(part).substr(0, times));
     auto repeats = std::optional(1);

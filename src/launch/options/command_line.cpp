@@ -7,6 +7,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::launcher {
 namespace {
@@ -27,14 +28,6 @@ std::string range_of(const Option& option) {
   if (open_below && open_above) return "";
   if (open_above) return text(" of at least ", option.least);
   return text(" between ", static_cast<int64_t>(option.least), " and ", static_cast<int64_t>(option.most));
-}
-
-bool is_flag(const std::string& value) {
-  try {
-    return Environment::of({{"x", value}}).flag("x").has_value();
-  } catch (const UsageError&) {
-    return false;
-  }
 }
 
 class Reader {
@@ -173,7 +166,7 @@ std::string problem_with(const Option& option, const std::string& value) {
     if (!number || !std::isfinite(*number) || outside(*number)) {
       return text("'", value, "' is not a ", kind, range_of(option));
     }
-  } else if (option.kind == OptionKind::kFlag && !is_flag(value)) {
+  } else if (option.kind == OptionKind::kFlag && !core::parse_flag(value).has_value()) {
     return text("'", value, "' is neither true nor false");
   } else if (option.kind == OptionKind::kChoice) {
     const auto choices = choices_of(option);

@@ -18,8 +18,7 @@ class LineTail {
 
   void add(std::string_view bytes);
 
-  /// Returns the last lines, each ending in a newline, an unfinished one too. Collective: no. Blocks: no. Throws:
-  /// nothing.
+  /// Returns the last lines, each ending in a newline, an unfinished one too.
   std::string lines() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::launcher {
 namespace {
@@ -22,9 +23,7 @@ std::optional<int> streams_in(const std::string& word) {
 }
 
 std::vector<std::string> parts_of(const std::string& words) {
-  std::vector<std::string> parts;
-  std::istringstream stream(words);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  auto parts = core::split(words, ',');
   if (words.ends_with(',')) parts.emplace_back();
   return parts;
 }
@@ -60,10 +59,7 @@ std::vector<std::string> read_words(const std::string& words) {
       result.back() += words[i];
     }
   }
-  for (std::string& word : result) {
-    const size_t begin = std::min(word.find_first_not_of(" \t"), word.size());
-    word = word.substr(begin, word.find_last_not_of(" \t") + 1 - begin);
-  }
+  for (std::string& word : result) word = std::string(core::trim(word, " \t"));
   std::erase(result, "");
   return result;
 }

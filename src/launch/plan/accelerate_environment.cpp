@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "launch/base/python_number.h"
 
 namespace hasten::launcher {
@@ -12,20 +13,14 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-std::string upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-  return text;
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
+using core::lower;
+using core::upper;
 
 // Fills the variables group by group.
-class HandOn {
+class AccelerateVariables {
  public:
-  HandOn(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan, const Machine& machine)
+  AccelerateVariables(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
+                      const Machine& machine)
       : inherited_(inherited), settings_(settings), plan_(plan), machine_(machine), variables_(inherited.variables()) {}
 
   Environment all() {
@@ -205,7 +200,7 @@ class HandOn {
 
 Environment accelerate_environment(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
                                    const Machine& machine) {
-  return HandOn(inherited, settings, plan, machine).all();
+  return AccelerateVariables(inherited, settings, plan, machine).all();
 }
 
 }  // namespace hasten::launcher

@@ -8,7 +8,6 @@
 namespace hasten::launcher {
 
 /// Returns `inherited` with the variables that all workers of the run share.
-/// Collective: no. Blocks: no. Throws: nothing.
 Environment accelerate_environment(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
                                    const Machine& machine);
 

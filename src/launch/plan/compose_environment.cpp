@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "launch/plan/accelerate_environment.h"
 
@@ -63,9 +64,7 @@ void set_watch(Variables& variables, const LaunchSettings& settings) {
 
 // The worker's GPU among the visible ones: its number, or its name.
 void show_own_gpu_only(Variables& variables, const WorkerPlace& place) {
-  std::istringstream names(variables["CUDA_VISIBLE_DEVICES"]);
-  std::vector<std::string> visible;
-  for (std::string name; std::getline(names, name, ',');) visible.push_back(name);
+  const auto visible = core::split(variables["CUDA_VISIBLE_DEVICES"], ',');
   const auto index = static_cast<size_t>(place.local_rank);
   variables["CUDA_VISIBLE_DEVICES"] = index < visible.size() ? visible[index] : text(place.local_rank);
   variables["LOCAL_RANK"] = text(0);

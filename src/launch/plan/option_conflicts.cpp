@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/output/stream_choice.h"
@@ -12,14 +13,8 @@
 namespace hasten::launcher {
 namespace {
 
+using core::split;
 using Problems = std::vector<std::string>;
-
-std::vector<std::string> split(const std::string& words, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(words);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
 
 // "--fsdp_version 1" or "fsdp_version 1 (c.yaml: …)".
 std::string shown(const LaunchSettings& settings, const char* name) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/launch/output/stream_choice.h"
 #include "hasten/launch/plan/affinity.h"
 #include "launch/base/endpoint.h"
@@ -42,7 +43,7 @@ class Planner {
     read_roles(plan);
     count_processes(plan);
     check_roles(plan);
-    plan.run_id = *settings_.text("rdzv_id");
+    plan.run.run_id = *settings_.text("rdzv_id");
     find_meeting_point(plan);
     plan.machine_rank = machine_rank(plan);
     const auto rank = static_cast<size_t>(plan.machine_rank);
@@ -51,7 +52,8 @@ class Planner {
     plan.rdzv_backend = *settings_.text("rdzv_backend");
     plan.rdzv_conf = read_rendezvous_conf(settings_.text("rdzv_conf").value_or(""), problems_);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
-    plan.role = *settings_.text("role");
+    plan.run.role = *settings_.text("role");
+    plan.run.max_restarts = static_cast<int>(settings_.integer("max_restarts").value_or(0));
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
     return plan;
   }
@@ -114,20 +116,19 @@ class Planner {
   void read_roles(RunPlan& plan) {
     const auto all = settings_.text("roles");
     if (!all) return;
-    std::istringstream words(*all);
-    for (std::string word; std::getline(words, word, ',');) {
+    for (const std::string& word : core::split(*all, ',')) {
       const size_t equals = word.find('=');
       const std::string name = word.substr(0, equals);
       const int count =
           equals == std::string::npos ? 1 : whole_number(std::string_view(word).substr(equals + 1)).value_or(0);
-      const bool again =
-          std::any_of(plan.roles.begin(), plan.roles.end(), [&](const RoleCount& one) { return one.name == name; });
+      const bool again = std::any_of(plan.run.roles.begin(), plan.run.roles.end(),
+                                     [&](const RoleCount& one) { return one.name == name; });
       if (name.empty() || count < 1 || count > kMostProcesses || again) {
         problems_.push_back(
             text("--roles: '", word, "' of '", *all, "' is not NAME=NUMBER with a name of its own and at least 1"));
         continue;
       }
-      plan.roles.push_back({name, count});
+      plan.run.roles.push_back({name, count});
     }
     if (settings_.of("role").source == Source::kOption)
       problems_.push_back("--role and --roles both name the workers' roles; give one");
@@ -135,13 +136,13 @@ class Planner {
 
   int64_t num_in_roles(const RunPlan& plan) const {
     int64_t sum = 0;
-    for (const RoleCount& one : plan.roles) sum += one.count;
+    for (const RoleCount& one : plan.run.roles) sum += one.count;
     return sum;
   }
 
   // Roles give the number of processes, if no other setting does.
   void check_roles(RunPlan& plan) {
-    if (plan.roles.empty()) return;
+    if (plan.run.roles.empty()) return;
     const int64_t sum = num_in_roles(plan);
     if (settings_.of("num_processes").values.empty() && settings_.of("nproc_per_node").values.empty()) {
       if (sum % plan.min_machines != 0 || sum > kMostProcesses) {
@@ -208,7 +209,8 @@ class Planner {
     plan.num_processes = static_cast<int>(*settings_.integer("num_processes"));
     plan.num_local_processes = std::max(1, plan.num_processes / plan.min_machines);
     if (plan.num_processes % plan.min_machines != 0) {
-      problems_.push_back(text(shown(all), ": ", plan.num_processes, plan.num_processes == 1 ? " process" : " processes",
+      problems_.push_back(text(shown(all), ": ", plan.num_processes,
+                               plan.num_processes == 1 ? " process" : " processes",
                                " cannot be shared out evenly among ", plan.min_machines, " machines; give a multiple"));
     }
   }
@@ -237,9 +239,8 @@ class Planner {
 
   // "1,3": so many on machine 0, so many on machine 1.
   void count_each(const std::string& list, RunPlan& plan) {
-    std::istringstream words(list);
     plan.num_processes = 0;
-    for (std::string word; std::getline(words, word, ',');) {
+    for (const std::string& word : core::split(list, ',')) {
       const int number = whole_number(word).value_or(0);
       if (number < 1 || number > 1 << 20) {
         problems_.push_back(
@@ -277,8 +278,8 @@ class Planner {
   void find_meeting_point(RunPlan& plan) {
     const Setting* address = stronger("main_process_ip", "master_addr");
     const Setting* port = stronger("main_process_port", "master_port");
-    plan.master_addr = address->values.back();
-    plan.master_port = whole_number(port->values.back()).value_or(0);
+    plan.run.master_addr = address->values.back();
+    plan.run.master_port = whole_number(port->values.back()).value_or(0);
     if (settings_.on("standalone") || as_torchrun_alone(plan, *port)) stand_alone(plan, *address);
     const std::string endpoint = settings_.text("rdzv_endpoint").value_or("");
     if (plan.max_machines > 1 && !endpoint.empty() && settings_.text("rdzv_backend") == "static")
@@ -289,20 +290,21 @@ class Planner {
     if (plan.max_machines == 1 || !endpoint.empty() || !is_static) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
-      problems_.push_back(
-          text(of_several(), " need the address of the first: --main_process_ip (or --master_addr)", in_file("main_process_ip")));
+      problems_.push_back(text(of_several(), " need the address of the first: --main_process_ip (or --master_addr)",
+                               in_file("main_process_ip")));
     }
     if (port->source == Source::kDefault && simple) {
-      problems_.push_back(
-          text(of_several(), " need a port on the first: --main_process_port (or --master_port)", in_file("main_process_port")));
+      problems_.push_back(text(of_several(), " need a port on the first: --main_process_port (or --master_port)",
+                               in_file("main_process_port")));
     }
-    if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
+    if (plan.run.master_port == 0) plan.run.master_port = kPortOfSeveralMachines;
   }
 
   // "several machines", and the place that asks for them where that is the configuration file.
   std::string of_several() const {
     for (const char* name : {"num_machines", "nnodes"}) {
-      if (settings_.of(name).source == Source::kConfig) return text("several machines (", settings_.of(name).origin, ")");
+      if (settings_.of(name).source == Source::kConfig)
+        return text("several machines (", settings_.of(name).origin, ")");
     }
     return "several machines";
   }
@@ -321,8 +323,8 @@ class Planner {
       problems_.push_back(text("--rdzv_endpoint: '", endpoint, "' is not HOST:PORT"));
       return;
     }
-    if (address.source == Source::kDefault) plan.master_addr = place->host;
-    if (plan.master_port == 0) plan.master_port = place->port;
+    if (address.source == Source::kDefault) plan.run.master_addr = place->host;
+    if (plan.run.master_port == 0) plan.run.master_port = place->port;
   }
 
   // torchrun without a port on one machine is as with --standalone.
@@ -332,8 +334,8 @@ class Planner {
   }
 
   void stand_alone(RunPlan& plan, const Setting& address) const {
-    if (address.source == Source::kDefault) plan.master_addr = "localhost";
-    if (settings_.of("rdzv_id").source == Source::kDefault) plan.run_id = "";
+    if (address.source == Source::kDefault) plan.run.master_addr = "localhost";
+    if (settings_.of("rdzv_id").source == Source::kDefault) plan.run.run_id = "";
   }
 
   int machine_rank(const RunPlan& plan) {
@@ -341,8 +343,8 @@ class Planner {
     if (rank == nullptr) {
       const bool asks = plan.kind != LauncherKind::kSimple && plan.max_machines > 1 && settings_.has("num_machines");
       if (asks) {
-        problems_.push_back(
-            text(of_several(), " need the number of this one: --machine_rank (or --node_rank)", in_file("machine_rank")));
+        problems_.push_back(text(of_several(), " need the number of this one: --machine_rank (or --node_rank)",
+                                 in_file("machine_rank")));
       }
       return 0;
     }

@@ -8,34 +8,24 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
+#include "hasten/launch/config/config_value.h"
 
 namespace hasten::launcher {
 namespace {
 
-std::string upper_case(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
-  return result;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
+using core::Value;
 
 // The value in the form of problem_with and the peers. A switch is True or False. A choice is spelt as in the table
 // (configuration files have INDUCTOR and TE).
 std::string normal_form(const Option& option, const std::string& value) {
   if (option.kind == OptionKind::kSwitch) {
-    try {
-      return *Environment::of({{"x", value}}).flag("x") ? "True" : "False";
-    } catch (const UsageError&) {
-      return value;
-    }
+    const auto flag = core::parse_flag(value);
+    return !flag ? value : *flag ? "True" : "False";
   }
   if (option.kind == OptionKind::kChoice) {
     for (const std::string& choice : choices_of(option)) {
-      if (lower_case(choice) == lower_case(value)) return choice;
+      if (core::lower(choice) == core::lower(value)) return choice;
     }
   }
   return value;
@@ -47,13 +37,12 @@ std::string problem_with_switch(const Option& option, const std::string& value) 
 }
 
 // The value of an option in the file.
-const ConfigValue* value_in(const Config& config, const Option& option) {
-  if (option.section.empty()) return find_value(config.values, option.key);
-  const ConfigValue* section = find_value(config.values, option.section);
-  const auto* map = section == nullptr ? nullptr : section->as<ConfigMap>();
-  if (map == nullptr) return nullptr;
+const Value* value_in(const Config& config, const Option& option) {
+  if (option.section.empty()) return config.values.find(option.key);
+  const Value* section = config.values.find(option.section);
+  if (section == nullptr) return nullptr;
   for (const std::string& key : keys_of(option)) {
-    if (const ConfigValue* value = find_value(*map, key)) return value;
+    if (const Value* value = section->find(key)) return value;
   }
   return nullptr;
 }
@@ -70,11 +59,11 @@ std::vector<std::string> variables_of(const Option& option) {
   std::istringstream words{std::string(option.variable)};
   for (std::string word; words >> word;) names.push_back(word);
   if (!names.empty()) return names;
-  if (option.peers & kTorchrun) return {"PET_" + upper_case(option.name)};
+  if (option.peers & kTorchrun) return {"PET_" + core::upper(option.name)};
   const bool as_named = option.section == "fsdp_config" || option.section == "megatron_lm_config" ||
                         option.section == "parallelism_config";
-  if (as_named) return {upper_case(option.name)};
-  if (option.section == "fp8_config") return {"ACCELERATE_" + upper_case(option.name)};
+  if (as_named) return {core::upper(option.name)};
+  if (option.section == "fp8_config") return {"ACCELERATE_" + core::upper(option.name)};
   return {};
 }
 
@@ -82,9 +71,9 @@ LaunchSettings::LaunchSettings(const CommandLine& line, const Config* config, co
     : problems_(line.problems), from_config_(config != nullptr) {
   if (config != nullptr) {
     on_sagemaker_ = config->sagemaker;
-    distributed_type_ = python_text(*find_value(config->values, "distributed_type"));
-    if (const ConfigValue* deepspeed = find_value(config->values, "deepspeed_config")) {
-      for (const auto& [key, value] : *deepspeed->as<ConfigMap>()) deepspeed_keys_.push_back(key);
+    distributed_type_ = python_text(config->values.at("distributed_type"));
+    if (const Value* deepspeed = config->values.find("deepspeed_config")) {
+      for (const auto& [key, value] : deepspeed->as_map()) deepspeed_keys_.push_back(key);
     }
   }
   for (const OptionGroup& group : launch_options()) {
@@ -117,17 +106,17 @@ void LaunchSettings::came_from_file(const std::vector<std::string>& names) {
 
 void LaunchSettings::take_config(Setting& setting, const Config& config) {
   const Option& option = *setting.option;
-  const ConfigValue* value = option.key.empty() ? nullptr : value_in(config, option);
+  const Value* value = option.key.empty() ? nullptr : value_in(config, option);
   if (value == nullptr || value->is_null()) return;
   if (option.name == "num_processes" && python_text(*value) == "-1") return;
   // Values that Accelerate fills in where the file has none are no choice of the user's.
-  const ConfigValue* stated = option.section.empty() ? find_value(config.given, option.key) : value;
+  const Value* stated = option.section.empty() ? config.given.find(option.key) : value;
   if (stated == nullptr && !(option.name == "num_processes")) return;
   const std::string where = hasten::text(std::filesystem::path(config.path).filename().string(), ": ", option.section,
                                          option.section.empty() ? "" : ".", option.key);
   std::vector<std::string> values;
-  if (const auto* list = value->as<ConfigList>(); list != nullptr && option.kind == OptionKind::kList) {
-    for (const ConfigValue& element : *list) values.push_back(python_text(element));
+  if (value->is_list() && option.kind == OptionKind::kList) {
+    for (const Value& element : value->as_list()) values.push_back(python_text(element));
   } else {
     values = {normal_form(option, python_text(*value))};
   }
@@ -206,7 +195,7 @@ void LaunchSettings::choose_paradigm(const Config& config) {
   if (distributed_type_ == "FSDP") switch_on("use_fsdp", "distributed_type");
   if (distributed_type_ == "MEGATRON_LM") switch_on("use_megatron_lm", "distributed_type");
   if (distributed_type_ == "XLA") switch_on("tpu", "distributed_type");
-  if (find_value(config.values, "parallelism_config") != nullptr) {
+  if (config.values.contains("parallelism_config")) {
     switch_on("use_parallelism_config", "parallelism_config");
   }
 }
@@ -246,12 +235,7 @@ std::optional<double> LaunchSettings::real(std::string_view name) const {
 
 bool LaunchSettings::on(std::string_view name) const {
   const auto word = text(name);
-  if (!word) return false;
-  try {
-    return Environment::of({{"x", *word}}).flag("x").value_or(false);
-  } catch (const UsageError&) {
-    return false;
-  }
+  return word && core::parse_flag(*word).value_or(false);
 }
 
 }  // namespace hasten::launcher

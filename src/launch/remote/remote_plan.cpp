@@ -30,7 +30,7 @@ std::string either(const LaunchSettings& settings, const char* one, const char* 
   return stronger.values.empty() ? "" : stronger.values.back();
 }
 
-bool said(const LaunchSettings& settings, const char* one, const char* other) {
+bool is_given(const LaunchSettings& settings, const char* one, const char* other) {
   return std::max(settings.of(one).source, settings.of(other).source) > Source::kCluster;
 }
 
@@ -62,7 +62,7 @@ RemoteLauncher launcher_named(const std::string& name, const Cluster& cluster) {
 
 // The job's machines, if this command is to start itself on them.
 std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cluster, bool launcher_given) {
-  if (cluster.started_on_each || said(settings, "machine_rank", "node_rank")) return {};
+  if (cluster.started_on_each || is_given(settings, "machine_rank", "node_rank")) return {};
   const std::string wanted = either(settings, "num_machines", "nnodes");
   const bool several = !wanted.empty() && wanted != "1" && wanted.find(':') == std::string::npos;
   if (launcher_given && cluster.hosts.empty()) {
@@ -196,7 +196,7 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
   const std::string port = either(settings, "main_process_port", "master_port");
   plan.words = {text("--nnodes=", plan.hosts.size())};
   if (plan.hosts.size() > 1) {
-    const bool given = said(settings, "main_process_ip", "master_addr");
+    const bool given = is_given(settings, "main_process_ip", "master_addr");
     plan.words.push_back("--master_addr=" + (given ? address : plan.hosts.front().name));
     const std::string of_job = cluster.port == 0 ? "29500" : std::to_string(cluster.port);
     plan.words.push_back("--master_port=" + (port.empty() || port == "0" ? of_job : port));

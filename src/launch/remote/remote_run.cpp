@@ -10,12 +10,12 @@
 #include <iostream>
 
 #include "hasten/core/error.h"
-#include "hasten/launch/remote/remote_session.h"
-#include "hasten/launch/workers/local_processes.h"
 #include "hasten/launch/workers/program.h"
 #include "hasten/launch/workers/supervisor.h"
 #include "launch/base/endpoint.h"
 #include "launch/base/print_notice.h"
+#include "launch/remote/remote_session.h"
+#include "launch/workers/local_processes.h"
 
 namespace hasten::launcher {
 namespace {

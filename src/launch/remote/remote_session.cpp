@@ -1,5 +1,5 @@
 // Both sides of a lifeline; see remote_session.h.
-#include "hasten/launch/remote/remote_session.h"
+#include "launch/remote/remote_session.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -139,7 +139,7 @@ int hold_lifeline(const std::vector<std::string>& command, const std::string& ta
 
 int follow_session(RemoteSession kind, const std::string& task,
                    const std::function<int(const std::string& task)>& work) {
-  const std::string told = kind == RemoteSession::kFollowed ? read_task() : task;
+  const std::string full_task = kind == RemoteSession::kFollowed ? read_task() : task;
   const SignalQueue signals(all_signals(), all_signals());
   const pid_t self = getpid();
   const pid_t child = fork();
@@ -150,7 +150,7 @@ int follow_session(RemoteSession kind, const std::string& task,
     dup2(nothing, STDIN_FILENO);
     sigprocmask(SIG_SETMASK, &signals.mask_before(), nullptr);
     close(signals.handle());
-    const int exit_code = work(told);
+    const int exit_code = work(full_task);
     std::cout.flush();
     _exit(exit_code);
   }

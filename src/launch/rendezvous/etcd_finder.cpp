@@ -96,9 +96,9 @@ class EtcdProcess {
   if (socket > 0) close_range(0, static_cast<unsigned>(socket) - 1, 0);
   close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
   const int ttl_s = std::max(1, static_cast<int>(std::ceil(options.loss_timeout.count())));
-  const auto patience = std::chrono::ceil<std::chrono::milliseconds>(options.loss_timeout / 2);
+  const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.loss_timeout / 2);
   try {
-    EtcdClaim claim(make_http_post(patience, options.access),
+    EtcdClaim claim(make_http_post(timeout, options.access),
                     {.url = options.url, .key = options.key, .user = options.user, .ttl_s = ttl_s});
     EtcdProcess(socket, std::move(claim), value, options.loss_timeout).run();
   } catch (const std::exception& error) {

@@ -78,11 +78,11 @@ void HostServer::take(Guest& guest, const std::string& text, TimePoint now) {
     if (rendezvous_ && claim->generation > generation_) claim_ = *claim;
     return;
   }
-  const auto* said = std::get_if<NodeMessage>(&*message);
-  if (said == nullptr) return guest.channel->close("it sent a message that is none of a node's");
-  if (said->kind == NodeMessage::Kind::kJoin) guest.node = said->node.id;
+  const auto* received = std::get_if<NodeMessage>(&*message);
+  if (received == nullptr) return guest.channel->close("it sent a message that is none of a node's");
+  if (received->kind == NodeMessage::Kind::kJoin) guest.node = received->node.id;
   if (!rendezvous_ || guest.node.empty()) return guest.channel->close("there is no host here");
-  carry_out(rendezvous_->on_message(guest.node, *said, now));
+  carry_out(rendezvous_->on_message(guest.node, *received, now));
 }
 
 void HostServer::answer(Guest& guest) const {

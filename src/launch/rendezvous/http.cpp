@@ -5,10 +5,10 @@
 
 namespace hasten::launcher {
 
-HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access) {
+HttpPost make_http_post(std::chrono::milliseconds timeout, const EtcdAccess& access) {
   const auto client = std::make_shared<http::Client>(http::ClientOptions{.needed_by = "--rdzv_backend etcd",
-                                                                         .connect_timeout = patience,
-                                                                         .timeout = patience,
+                                                                         .connect_timeout = timeout,
+                                                                         .timeout = timeout,
                                                                          .use_proxy = false,  // etcd is in the cluster
                                                                          .authority = access.authority,
                                                                          .certificate = access.certificate,

@@ -26,6 +26,6 @@ struct HttpRequest {
 using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
 
 /// Over http::Client, which loads libcurl now and not when the command starts. Throws: UsageError as that.
-HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access);
+HttpPost make_http_post(std::chrono::milliseconds timeout, const EtcdAccess& access);
 
 }  // namespace hasten::launcher

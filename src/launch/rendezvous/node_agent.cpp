@@ -1,5 +1,5 @@
 // The decisions of node_agent.h, one function an event.
-#include "hasten/launch/rendezvous/node_agent.h"
+#include "launch/rendezvous/node_agent.h"
 
 #include <algorithm>
 #include <utility>

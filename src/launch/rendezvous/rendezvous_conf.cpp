@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -33,8 +34,7 @@ class RendezvousConfReader {
   explicit RendezvousConfReader(std::vector<std::string>& problems) : problems_(problems) {}
 
   RendezvousConf read(const std::string& conf) {
-    std::istringstream pairs(conf);
-    for (std::string pair; std::getline(pairs, pair, ',');) {
+    for (const std::string& pair : core::split(conf, ',')) {
       const size_t equals = std::min(pair.find('='), pair.size());
       take(pair.substr(0, equals), equals < pair.size() ? pair.substr(equals + 1) : "");
     }

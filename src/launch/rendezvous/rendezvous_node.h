@@ -9,9 +9,9 @@
 #include <memory>
 #include <optional>
 
-#include "hasten/launch/rendezvous/node_agent.h"
 #include "launch/rendezvous/host_finder.h"
 #include "launch/rendezvous/host_server.h"
+#include "launch/rendezvous/node_agent.h"
 
 namespace hasten::launcher {
 

@@ -1,6 +1,6 @@
 // The rendezvous of static runs; see static_rendezvous.h. Each side sends a line of JSON. Machine 0 sends first, so
 // that a launcher sends nothing if it reaches the workers' store of an attempt that still runs.
-#include "hasten/launch/rendezvous/static_rendezvous.h"
+#include "launch/rendezvous/static_rendezvous.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -188,13 +188,13 @@ class MeetingHost {
 
   [[noreturn]] void give_up() const {
     const auto ranks = missing();
-    const std::string told = text(ranks.size(), " of ", mine_.num_machines, " machines did not come to ",
-                                  options_.address, ':', options_.port, " within ", seconds_of(options_.timeout), ": ",
-                                  ranks.size() == 1 ? "machine " : "machines ", join(ranks),
-                                  ". Start hasten launch there with its --node_rank, or wait longer "
-                                  "(--rdzv_conf join_timeout=SECONDS).");
-    tell_all("missing", told);
-    throw CommError({"launch"}, "meet", told);
+    const std::string message = text(ranks.size(), " of ", mine_.num_machines, " machines did not come to ",
+                                     options_.address, ':', options_.port, " within ", seconds_of(options_.timeout),
+                                     ": ", ranks.size() == 1 ? "machine " : "machines ", join(ranks),
+                                     ". Start hasten launch there with its --node_rank, or wait longer "
+                                     "(--rdzv_conf join_timeout=SECONDS).");
+    tell_all("missing", message);
+    throw CommError({"launch"}, "meet", message);
   }
 
   void tell_all(const char* what, const std::string& words) const {
@@ -261,12 +261,12 @@ class MeetingGuest {
   }
 
   static bool obey(const std::string& answer) {
-    const json said = json::parse(answer, nullptr, false);
-    if (said.is_object() && said.contains("go")) return true;
-    if (said.is_object() && said.contains("disagreement"))
-      throw UsageError({"launch"}, said["disagreement"].get<std::string>());
-    if (said.is_object() && said.contains("missing"))
-      throw CommError({"launch"}, "meet", said["missing"].get<std::string>());
+    const json reply = json::parse(answer, nullptr, false);
+    if (reply.is_object() && reply.contains("go")) return true;
+    if (reply.is_object() && reply.contains("disagreement"))
+      throw UsageError({"launch"}, reply["disagreement"].get<std::string>());
+    if (reply.is_object() && reply.contains("missing"))
+      throw CommError({"launch"}, "meet", reply["missing"].get<std::string>());
     throw CommError({"launch"}, "meet", "machine 0 is of another version of hasten, and said '", answer,
                     "'. Use the same on all machines.");
   }

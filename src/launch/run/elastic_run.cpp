@@ -135,8 +135,8 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
   // A single machine by its own name. No other machine has to reach it or to share a secret with it.
   if (!by_etcd && elastic.settings.max_nodes == 1 && is_this_machine(endpoint.host)) endpoint.host = "localhost";
   RendezvousSettings settings = elastic.settings;
-  const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
-  settings.max_restarts = options.max_restarts;
+  const RunSecret secret(inherited, options.run.run_id, endpoint.port, is_loopback(endpoint.host));
+  settings.max_restarts = options.run.max_restarts;
   settings.restart_delay = Seconds(options.monitor_interval_s);
   const std::string host = host_name();
   RendezvousNodeOptions node_options{.settings = settings,
@@ -147,7 +147,7 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
                                      .say = say};
   std::unique_ptr<HostFinder> finder;
   if (by_etcd) {
-    finder = etcd_finder(elastic, endpoint, options.run_id, inherited.text("HASTEN_ETCD_USER").value_or(""),
+    finder = etcd_finder(elastic, endpoint, options.run.run_id, inherited.text("HASTEN_ETCD_USER").value_or(""),
                          settings.loss_timeout(), secret.run_key());
   } else {
     node_options.endpoint = endpoint;

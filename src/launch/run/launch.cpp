@@ -8,7 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/launch/base/standard_descriptors.h"
-#include "hasten/launch/workers/error_file.h"
+#include "launch/workers/error_file.h"
 
 namespace hasten::launcher {
 namespace {

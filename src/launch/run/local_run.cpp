@@ -18,16 +18,16 @@
 #include "hasten/launch/base/port.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/output/output.h"
-#include "hasten/launch/rendezvous/static_rendezvous.h"
-#include "hasten/launch/workers/error_file.h"
-#include "hasten/launch/workers/failure_report.h"
-#include "hasten/launch/workers/local_processes.h"
-#include "hasten/launch/workers/root_cause.h"
 #include "hasten/launch/workers/supervisor.h"
 #include "launch/base/endpoint.h"
 #include "launch/base/print_notice.h"
+#include "launch/rendezvous/static_rendezvous.h"
 #include "launch/run/elastic_rounds.h"
+#include "launch/workers/error_file.h"
+#include "launch/workers/failure_report.h"
+#include "launch/workers/local_processes.h"
 #include "launch/workers/memory_events.h"
+#include "launch/workers/root_cause.h"
 #include "launch/workers/worker_page.h"
 
 namespace hasten::launcher {
@@ -125,8 +125,8 @@ void check(int num_workers, const LaunchOptions& options) {
   if (num_workers < 1) {
     throw UsageError({"launch"}, num_workers, " processes make no run; expected at least 1 (hasten launch -n 2 …).");
   }
-  if (options.max_restarts < 0) {
-    throw UsageError({"launch"}, "max_restarts is ", options.max_restarts, "; expected 0 or more.");
+  if (options.run.max_restarts < 0) {
+    throw UsageError({"launch"}, "max_restarts is ", options.run.max_restarts, "; expected 0 or more.");
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ", options.num_machines,
@@ -138,9 +138,9 @@ void check(int num_workers, const LaunchOptions& options) {
     throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ", options.num_machines,
                      " machines, and machine ", options.machine_rank, " starts ", num_workers, " workers.");
   }
-  if (options.num_machines > 1 && (options.master_port < 1 || options.master_port > 65535)) {
+  if (options.num_machines > 1 && (options.run.master_port < 1 || options.run.master_port > 65535)) {
     throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
-                     options.master_port, ", expected 1 to 65535.");
+                     options.run.master_port, ", expected 1 to 65535.");
   }
   if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
     throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,
@@ -162,7 +162,7 @@ OutputOptions output_options(const LaunchOptions& options, const Environment& en
           .prefix_ranks = options.prefix_ranks,
           .colour_out = colour_for(STDOUT_FILENO, environment),
           .colour_err = colour_for(STDERR_FILENO, environment),
-          .role = options.role};
+          .role = options.run.role};
 }
 
 // "2026-11-21 18:04:55", `ago` before now.
@@ -191,11 +191,11 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
                           .num_processes = workers_of_first(options.num_machines, num_workers, options),
                           .num_local_processes = num_workers,
                           .processes_of_machines = options.workers_of_machines,
-                          .run_id = options.run_id,
+                          .run_id = options.run.run_id,
                           .attempt = attempt,
                           .host = host_name()};
-  join_static(mine, {.address = options.master_addr,
-                     .port = options.master_port,
+  join_static(mine, {.address = options.run.master_addr,
+                     .port = options.run.master_port,
                      .timeout = std::chrono::duration<double>(options.join_timeout_s),
                      .notice = say,
                      .interrupted = interrupted});
@@ -210,15 +210,11 @@ class LocalRun {
         places_(places_on_this_machine(num_workers, options)),
         output_(output_options(options, environment.inherited)),
         directory_(environment.inherited) {
-    environment_.run.master_addr = options.master_addr;
-    environment_.run.max_restarts = options.max_restarts;
-    if (!options.run_id.empty()) environment_.run.run_id = options.run_id;
-    environment_.run.role = options.role;
-    environment_.run.roles = options.roles;
+    environment_.run = options.run;
     // Launchers of several machines have no secret in common here; there the processes use the store's.
     if (options.num_machines == 1) environment_.run.run_key = hex(random_bytes());
-    if (options.num_machines > 1 && !is_loopback(options.master_addr))
-      environment_.network_interface = interface_towards(options.master_addr);
+    if (options.num_machines > 1 && !is_loopback(options.run.master_addr))
+      environment_.network_interface = interface_towards(options.run.master_addr);
     if (!options.signals_to_handle.empty()) environment_.run.signals = signal_names(options.signals_to_handle);
     for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // mistakes are reported now
   }
@@ -227,7 +223,7 @@ class LocalRun {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
                                        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
-                                       .max_restarts = options_.max_restarts,
+                                       .max_restarts = options_.run.max_restarts,
                                        .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
                                        .notice = say,
                                        .before_attempt = [this](int attempt) { prepare(attempt); }};
@@ -236,7 +232,7 @@ class LocalRun {
     processes.finish_output(supervisor.shutdown_timeout);
     if (outcome.root_cause) {
       const FailureFacts facts = facts_about(outcome, processes, memory_before);
-      std::cerr << failure_report(outcome, places_, facts) << std::flush;
+      std::cerr << failure_report(outcome, places_, facts, options_.run) << std::flush;
     }
     return outcome.exit_code;
   }
@@ -255,7 +251,8 @@ class LocalRun {
       Outcome outcome = with_cause(supervise(rounds.supervised(processes), supervisor), places_, messages());
       outcome.attempt = round->restart_count;
       std::string report;
-      if (outcome.root_cause) report = failure_report(outcome, places_, facts_about(outcome, processes, memory_before));
+      if (outcome.root_cause)
+        report = failure_report(outcome, places_, facts_about(outcome, processes, memory_before), options_.run);
       rounds.ended(outcome, report);
     }
     processes.finish_output(supervisor.shutdown_timeout);
@@ -283,7 +280,7 @@ class LocalRun {
     if (options_.num_machines == 1) {
       choose_new_port();
     } else {
-      environment_.run.master_port = options_.master_port;  // on machine 0 it was free at the meeting
+      environment_.run.master_port = options_.run.master_port;  // on machine 0 it was free at the meeting
     }
     prepare_files(attempt);
   }
@@ -317,8 +314,8 @@ class LocalRun {
     // The port of the attempt before may still be in use by a process that will try it.
     const int before = environment_.run.master_port;
     do {
-      environment_.run.master_port = choose_port(options_.master_port);
-    } while (options_.master_port == 0 && environment_.run.master_port == before);
+      environment_.run.master_port = choose_port(options_.run.master_port);
+    } while (options_.run.master_port == 0 && environment_.run.master_port == before);
   }
 
   void make_log_folders() {
@@ -374,8 +371,7 @@ class LocalRun {
                          ? pages_[static_cast<size_t>(end.local_rank)].where()
                          : "",
             .error_tail = processes.error_tail(end.local_rank),
-            .log_file = plan.err.file.empty() ? plan.out.file : plan.err.file,
-            .max_restarts = options_.max_restarts};
+            .log_file = plan.err.file.empty() ? plan.out.file : plan.err.file};
   }
 
   const LaunchOptions& options_;

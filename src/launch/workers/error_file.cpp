@@ -1,5 +1,5 @@
 // torchrun's error file; see error_file.h.
-#include "hasten/launch/workers/error_file.h"
+#include "launch/workers/error_file.h"
 
 #include <ctime>
 #include <fstream>

@@ -1,5 +1,5 @@
 // The text of a failure; see failure_report.h.
-#include "hasten/launch/workers/failure_report.h"
+#include "launch/workers/failure_report.h"
 
 #include <sys/wait.h>
 
@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "hasten/core/text.h"
-#include "hasten/launch/workers/root_cause.h"
+#include "launch/workers/root_cause.h"
 
 namespace hasten::launcher {
 namespace {
@@ -45,11 +45,11 @@ std::string without_head(std::string line) {
 // The last lines that the message has not.
 std::string beside_message(const std::string& tail, const std::optional<std::string>& message) {
   if (!message) return tail;
-  const std::set<std::string> told = lines_of(*message);
+  const std::set<std::string> shown_lines = lines_of(*message);
   std::string rest;
   std::istringstream stream(tail);
   for (std::string line; std::getline(stream, line);) {
-    if (!told.contains(line) && !told.contains(without_head(line))) rest += line + "\n";
+    if (!shown_lines.contains(line) && !shown_lines.contains(without_head(line))) rest += line + "\n";
   }
   return rest;
 }
@@ -106,7 +106,8 @@ std::string hint_for(int wait_status) {
   }
 }
 
-std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts) {
+std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts,
+                           const RunSettings& run) {
   if (!outcome.root_cause) return "";
   const WorkerEnd& first = *outcome.root_cause;
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
@@ -117,7 +118,7 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
   const auto line = [&](const auto&... parts) { report += text(kFrame, parts..., "\n"); };
   line("local rank ", place.local_rank, facts.host.empty() ? "" : ", host " + facts.host, ", pid ", first.pid,
        facts.time.empty() ? "" : ", " + facts.time);
-  if (outcome.attempt > 0) line("restarts: ", outcome.attempt, " of ", facts.max_restarts, " were made");
+  if (outcome.attempt > 0) line("restarts: ", outcome.attempt, " of ", run.max_restarts, " were made");
   if (facts.message) line("message: ", framed(*facts.message, "  "));
   if (rank && *rank != place.rank)
     line("this follows from the failure of rank ", *rank, ", which is on another machine");

@@ -1,5 +1,5 @@
 // The launcher's side of the worker shims: a socket for each, and the launcher's own signals. See local_processes.h.
-#include "hasten/launch/workers/local_processes.h"
+#include "launch/workers/local_processes.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -71,8 +71,8 @@ class SignalWatch {
   SignalQueue queue_;
 };
 
-void wait_for(pid_t keeper) {
-  while (waitpid(keeper, nullptr, 0) < 0 && errno == EINTR) {
+void wait_for(pid_t pid) {
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
@@ -110,9 +110,9 @@ int timeout_ms(std::optional<TimePoint> deadline, TimePoint now) {
 }  // namespace
 
 struct LocalProcesses::Impl {
-  struct Kept {
+  struct Shim {
     int local_rank;
-    pid_t keeper = 0;
+    pid_t pid = 0;
     int socket = -1;
     pid_t worker = 0;
     bool exited = false;
@@ -130,39 +130,39 @@ struct LocalProcesses::Impl {
   LocalProcessesOptions options;
   SignalWatch signals;
   OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
-  std::vector<Kept> kept;          // all worker shims that have not ended; one whose worker is gone still writes output
+  std::vector<Shim> shims;         // all worker shims that have not ended; one whose worker is gone still writes output
   std::deque<TimedEvent> pending;  // read but not yet returned
   std::vector<std::string> error_tails;
   int num_end_signals = 0;  // that requested the launcher's end
 
-  Kept* find(int local_rank) {
+  Shim* find(int local_rank) {
     const auto found =
-        std::find_if(kept.begin(), kept.end(), [=](const Kept& k) { return k.local_rank == local_rank && !k.gone; });
-    return found == kept.end() ? nullptr : &*found;
+        std::find_if(shims.begin(), shims.end(), [=](const Shim& k) { return k.local_rank == local_rank && !k.gone; });
+    return found == shims.end() ? nullptr : &*found;
   }
 
   // Returns 0, or why there is no worker shim (errno).
-  int start_keeper(int local_rank) {
+  int start_shim(int local_rank) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno;
-    const pid_t keeper = fork();
+    const pid_t pid = fork();
     const int reason = errno;
-    if (keeper == 0) become_shim(ends[1], ends[0], local_rank);
+    if (pid == 0) run_shim(ends[1], ends[0], local_rank);
     close(ends[1]);
-    if (keeper < 0) {
+    if (pid < 0) {
       close(ends[0]);
       return reason;
     }
-    kept.push_back({local_rank, keeper, ends[0]});
+    shims.push_back({local_rank, pid, ends[0]});
     return 0;
   }
 
   // In the worker shim's process: the other worker shims' sockets must close when the launcher ends, so no copy may
   // remain.
-  [[noreturn]] void become_shim(int socket, int launcher_end, int local_rank) {
+  [[noreturn]] void run_shim(int socket, int launcher_end, int local_rank) {
     close(launcher_end);
     close(signals.handle());
-    for (const Kept& other : kept) close(other.socket);
+    for (const Shim& other : shims) close(other.socket);
     keep({.socket = socket,
           .worker_signal_mask = signals.mask_before(),
           .body = [this, local_rank] { return body(local_rank); },
@@ -172,7 +172,7 @@ struct LocalProcesses::Impl {
   }
 
   // The worker's process id, or why there is none (errno).
-  ShimMessage first_message(const Kept& from) const {
+  ShimMessage first_message(const Shim& from) const {
     while (true) {
       const Packet packet = receive(from.socket, 0).value_or(Packet{});
       if (packet.message.kind != ShimMessage::Kind::kNotice) return packet.message;
@@ -181,7 +181,7 @@ struct LocalProcesses::Impl {
   }
 
   // Reads the worker shim's next message into `pending`.
-  void read_from(Kept& from) {
+  void read_from(Shim& from) {
     const auto packet = receive(from.socket, MSG_DONTWAIT);
     if (!packet) return;
     const ShimMessage& message = packet->message;
@@ -196,20 +196,20 @@ struct LocalProcesses::Impl {
       case ShimMessage::Kind::kNotice:
         return options.notice(from.local_rank, packet->text);
       default:
-        return on_keeper_end(from);
+        return on_shim_exit(from);
     }
   }
 
   // `exited_ns` is for a worker whose end was not reported. A process that the kernel holds does not even end when it
   // is killed.
-  void on_gone(Kept& from, int64_t exited_ns = INT64_MAX) {
+  void on_gone(Shim& from, int64_t exited_ns = INT64_MAX) {
     if (!from.exited) pending.push_back({{Event::Kind::kExited, from.local_rank, SIGKILL}, exited_ns});
     pending.push_back({{Event::Kind::kGone, from.local_rank}, INT64_MAX});
     from.exited = from.gone = true;
   }
 
-  void on_keeper_end(Kept& ended) {
-    wait_for(ended.keeper);
+  void on_shim_exit(Shim& ended) {
+    wait_for(ended.pid);
     close(ended.socket);
     ended.socket = -1;
     if (ended.gone) return;
@@ -219,24 +219,24 @@ struct LocalProcesses::Impl {
     on_gone(ended, 0);
   }
 
-  void order(const Kept& whom, int signal) const {
-    send(whom.socket, &signal, sizeof signal, MSG_NOSIGNAL);
-    kill(whom.keeper, SIGCONT);  // in case it was stopped
+  void order(const Shim& shim, int signal) const {
+    send(shim.socket, &signal, sizeof signal, MSG_NOSIGNAL);
+    kill(shim.pid, SIGCONT);  // in case it was stopped
   }
 
   void poll_once(int timeout, bool with_others = false) {
     std::vector<pollfd> sources = {{signals.handle(), POLLIN, 0}};
-    for (const Kept& k : kept) sources.push_back({k.socket, POLLIN, 0});
+    for (const Shim& k : shims) sources.push_back({k.socket, POLLIN, 0});
     if (with_others && options.add_sources) options.add_sources(sources);
     if (poll(sources.data(), sources.size(), timeout) <= 0) return;
-    const auto first_other = sources.begin() + static_cast<std::ptrdiff_t>(1 + kept.size());
+    const auto first_other = sources.begin() + static_cast<std::ptrdiff_t>(1 + shims.size());
     if (std::any_of(first_other, sources.end(), [](const pollfd& source) { return source.revents != 0; })) {
       pending.push_back({{Event::Kind::kOther}, 0});
     }
-    for (size_t i = 0; i < kept.size(); ++i) {
-      if (sources[i + 1].revents != 0) read_from(kept[i]);
+    for (size_t i = 0; i < shims.size(); ++i) {
+      if (sources[i + 1].revents != 0) read_from(shims[i]);
     }
-    std::erase_if(kept, [](const Kept& k) { return k.socket < 0; });
+    std::erase_if(shims, [](const Shim& k) { return k.socket < 0; });
     // Several ends at once: the earliest is the root cause, whatever its rank.
     std::stable_sort(pending.begin(), pending.end(),
                      [](const TimedEvent& a, const TimedEvent& b) { return a.time_ns < b.time_ns; });
@@ -246,7 +246,7 @@ struct LocalProcesses::Impl {
   void take_signal(int signal) {
     if (ends_run(signal)) ++num_end_signals;
     if (signal != SIGWINCH) return pending.push_back({{Event::Kind::kSignal, 0, signal}, 0});
-    for (const Kept& k : kept) order(k, SIGWINCH);
+    for (const Shim& k : shims) order(k, SIGWINCH);
   }
 };
 
@@ -258,11 +258,11 @@ LocalProcesses::LocalProcesses(Body body, LocalProcessesOptions options)
     : impl_(std::make_unique<Impl>(std::move(body), std::move(options))) {}
 
 LocalProcesses::~LocalProcesses() {
-  for (const auto& kept : impl_->kept) {
-    close(kept.socket);
-    kill(kept.keeper, SIGCONT);
+  for (const auto& shim : impl_->shims) {
+    close(shim.socket);
+    kill(shim.pid, SIGCONT);
   }
-  for (const auto& kept : impl_->kept) wait_for(kept.keeper);
+  for (const auto& shim : impl_->shims) wait_for(shim.pid);
 }
 
 std::vector<pid_t> LocalProcesses::start(int num_workers) {
@@ -275,22 +275,22 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
   std::fflush(nullptr);
   impl_->error_tails.assign(static_cast<size_t>(num_workers), "");
   for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
-    if (const int reason = impl_->start_keeper(local_rank)) refuse(local_rank, reason);
+    if (const int reason = impl_->start_shim(local_rank)) refuse(local_rank, reason);
   }
-  // All worker shims are on their way before the first is waited for.
+  // All worker shim are on their way before the first is waited for.
   std::vector<pid_t> pids;
-  for (Impl::Kept& kept : impl_->kept) {
-    if (kept.gone) continue;  // of an earlier start
-    const ShimMessage message = impl_->first_message(kept);
-    if (message.kind != ShimMessage::Kind::kStarted) refuse(kept.local_rank, message.value);
-    kept.worker = message.value;
-    pids.push_back(kept.worker);
+  for (Impl::Shim& shim : impl_->shims) {
+    if (shim.gone) continue;  // of an earlier start
+    const ShimMessage message = impl_->first_message(shim);
+    if (message.kind != ShimMessage::Kind::kStarted) refuse(shim.local_rank, message.value);
+    shim.worker = message.value;
+    pids.push_back(shim.worker);
   }
   return pids;
 }
 
 void LocalProcesses::signal(int local_rank, int signal) {
-  if (const auto* kept = impl_->find(local_rank)) impl_->order(*kept, signal);
+  if (const auto* shim = impl_->find(local_rank)) impl_->order(*shim, signal);
 }
 
 Event LocalProcesses::wait(std::optional<TimePoint> deadline) {
@@ -306,12 +306,12 @@ Event LocalProcesses::wait(std::optional<TimePoint> deadline) {
 void LocalProcesses::finish_output(std::chrono::duration<double> grace) {
   const auto grace_ends = now() + std::chrono::duration_cast<TimePoint::duration>(grace);
   const int num_before = impl_->num_end_signals;
-  for (bool dropped = false; !impl_->kept.empty();) {
+  for (bool dropped = false; !impl_->shims.empty();) {
     const bool limited = num_before > 0 && !dropped;
     impl_->poll_once(limited ? timeout_ms(grace_ends, now()) : -1);
     const bool late = limited && now() >= grace_ends;
     if (dropped || (impl_->num_end_signals == num_before && !late)) continue;
-    for (const auto& kept : impl_->kept) impl_->order(kept, kDropOutput);
+    for (const auto& shim : impl_->shims) impl_->order(shim, kDropOutput);
     dropped = true;
   }
 }

@@ -15,7 +15,7 @@ struct MemoryEvents {
   std::optional<int64_t> machine_kills;
 };
 
-/// `root` is a prefix of /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
+/// `root` is a prefix of /proc and /sys.
 MemoryEvents read_memory_events(const std::string& root = "");
 
 /// Returns the most likely cause of a SIGKILL between the two moments.

@@ -7,30 +7,15 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-#include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/path_search.h"
 #include "hasten/core/shell.h"
 
 namespace hasten::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_executable_file(const std::string& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
-}
-
-// The first executable `name` in PATH, "" if there is none.
-std::string find_in_path(const std::string& name, const Environment& environment) {
-  std::istringstream folders(environment.text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string path = (folder.empty() ? "." : folder) + "/" + name;
-    if (is_executable_file(path)) return path;
-  }
-  return "";
-}
 
 void require_file(const std::string& path) {
   std::error_code ignored;
@@ -44,11 +29,11 @@ void require_file(const std::string& path) {
 
 std::string python_of(const std::string& script, const Environment& environment) {
   if (const auto chosen = environment.text("PYTHON_EXEC")) {
-    const std::string path = chosen->find('/') == std::string::npos ? find_in_path(*chosen, environment) : *chosen;
-    if (!path.empty() && is_executable_file(path)) return path;
+    const std::string path = core::find_on_path(*chosen, environment);
+    if (!path.empty()) return path;
     throw UsageError({"launch"}, "PYTHON_EXEC='", *chosen, "' is no program. Correct it or unset it.");
   }
-  const std::string path = find_in_path("python3", environment);
+  const std::string path = core::find_on_path("python3", environment);
   if (!path.empty()) return path;
   throw UsageError({"launch"}, "'", script, "' needs python3, which is not in PATH. Install Python or add ",
                    "its folder to PATH.");
@@ -87,9 +72,9 @@ Program find_program(const std::vector<std::string>& words, const Environment& e
   if (by_name || kind == ProgramKind::kScript) return with_python(words, environment, /*module=*/false);
   if (kind == ProgramKind::kModule) return with_python(words, environment, /*module=*/true);
   if (name.find('/') == std::string::npos) {
-    const std::string path = find_in_path(name, environment);
+    const std::string path = core::find_on_path(name, environment);
     if (!path.empty()) return {path, words};
-    const bool here = is_executable_file("./" + name);
+    const bool here = core::is_executable("./" + name);
     throw UsageError({"launch"}, "program '", name, "' is not in PATH. ",
                      here ? "The current folder has one: start it as " + shell_word("./" + name) + "."
                           : "Check the name, or give the program's path.");

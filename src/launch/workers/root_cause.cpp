@@ -1,5 +1,5 @@
 // See root_cause.h.
-#include "hasten/launch/workers/root_cause.h"
+#include "launch/workers/root_cause.h"
 
 #include <sys/wait.h>
 

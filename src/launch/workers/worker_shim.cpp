@@ -61,10 +61,10 @@ int run_body(const std::function<int()>& body) {
   }
 }
 
-[[noreturn]] void run_worker(const ShimTask& task, WorkerOutput& output, pid_t keeper) {
+[[noreturn]] void run_worker(const ShimTask& task, WorkerOutput& output, pid_t shim) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(1);  // the worker shim died before the line above
+  if (getppid() != shim) _exit(1);  // the worker shim died before the line above
   // Only now is there a group to send signals to, so only now is the launcher notified of the worker.
   tell(task.socket, ShimMessage::Kind::kStarted, getpid());
   close(task.socket);

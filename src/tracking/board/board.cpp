@@ -9,6 +9,7 @@
 
 #include "hasten/core/base64.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/tracking/board/commands.h"
 #include "tracking/board/event_reader.h"
@@ -24,13 +25,6 @@ namespace {
 constexpr size_t kMostPoints = 2000;
 constexpr size_t kMostImagesAKey = 40;
 constexpr int64_t kMostImageBytes = 24 << 20;  // of the page
-
-std::string file_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return std::move(bytes).str();
-}
 
 void drop_behind(std::map<std::string, Curve>& curves, double step) {
   for (auto& [key, curve] : curves) std::erase_if(curve, [&](const CurvePoint& point) { return point.step > step; });
@@ -213,7 +207,7 @@ std::vector<BoardRun::Item> chosen_images(const BoardRun& run, int64_t& bytes_le
     const size_t count = std::min(images.size(), kMostImagesAKey);
     for (size_t i = 0; i < count; ++i) {
       BoardRun::Item image = *images[count < 2 ? 0 : i * (images.size() - 1) / (count - 1)];
-      if (!image.bytes.starts_with("\x89PNG")) image.bytes = file_bytes(image.bytes);
+      if (!image.bytes.starts_with("\x89PNG")) image.bytes = core::read_file(image.bytes).value_or("");
       if (!image.bytes.starts_with("\x89PNG") || static_cast<int64_t>(image.bytes.size()) > bytes_left) continue;
       bytes_left -= static_cast<int64_t>(image.bytes.size());
       chosen.push_back(std::move(image));

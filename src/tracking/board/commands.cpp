@@ -61,9 +61,9 @@ bool is_written(const std::filesystem::path& journal) {
   return !free;
 }
 
-bool input_ended(std::chrono::milliseconds patience) {
+bool input_ended(std::chrono::milliseconds timeout) {
   pollfd ready{0, POLLIN, 0};
-  if (poll(&ready, 1, static_cast<int>(patience.count())) <= 0) return false;
+  if (poll(&ready, 1, static_cast<int>(timeout.count())) <= 0) return false;
   char byte = 0;
   return read(0, &byte, 1) <= 0;
 }

@@ -30,7 +30,7 @@ struct EventFileReport {
 };
 
 /// Hands each value of the file to `take`. A torn last record ends the file without a problem.
-/// Collective: no. Blocks: no. Throws: DataError if the file cannot be read.
+/// Throws: DataError if the file cannot be read.
 EventFileReport read_events(const std::filesystem::path& path, const std::function<void(EventValue)>& take);
 
 }  // namespace hasten::tracking

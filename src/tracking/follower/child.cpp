@@ -87,11 +87,11 @@ void Child::close_input() {
   input_ = -1;
 }
 
-std::vector<std::string> Child::read_lines(std::chrono::milliseconds patience) {
+std::vector<std::string> Child::read_lines(std::chrono::milliseconds timeout) {
   std::vector<std::string> lines;
   if (output_ < 0) return lines;
   pollfd ready{output_, POLLIN, 0};
-  poll(&ready, 1, static_cast<int>(patience.count()));
+  poll(&ready, 1, static_cast<int>(timeout.count()));
   char bytes[4096];
   ssize_t n = 0;
   while ((n = read(output_, bytes, sizeof bytes)) > 0) rest_.append(bytes, static_cast<size_t>(n));
@@ -108,8 +108,8 @@ std::vector<std::string> Child::read_lines(std::chrono::milliseconds patience) {
   return lines;
 }
 
-std::optional<int> Child::wait(std::chrono::milliseconds patience) {
-  const auto until = std::chrono::steady_clock::now() + patience;
+std::optional<int> Child::wait(std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
   while (!exit_code_ && pid_ > 0) {
     int status = 0;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
@@ -129,17 +129,6 @@ std::optional<int> Child::wait(std::chrono::milliseconds patience) {
 void Child::kill() noexcept {
   if (pid_ > 0 && !exit_code_) ::kill(-pid_, SIGKILL);
   if (pid_ > 0 && !exit_code_) ::kill(pid_, SIGKILL);
-}
-
-std::filesystem::path find_program(const std::string& program, const Environment& environment) {
-  if (program.find('/') != std::string::npos) return access(program.c_str(), X_OK) == 0 ? program : "";
-  std::istringstream folders(environment.text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const auto path = std::filesystem::path(folder) / program;
-    std::error_code failed;
-    if (access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, failed)) return path;
-  }
-  return {};
 }
 
 }  // namespace hasten::tracking

@@ -22,7 +22,7 @@ struct ChildOptions {
 
 class Child {
  public:
-  /// Starts it. Collective: no. Blocks: no. Throws: UsageError if it cannot be started.
+  /// Starts it. Throws: UsageError if it cannot be started.
   explicit Child(const ChildOptions& options);
   /// Closes the pipes and leaves the process alone.
   ~Child();
@@ -32,12 +32,12 @@ class Child {
   pid_t pid() const noexcept { return pid_; }
   /// Closes its standard input, which announces that this process sends nothing more.
   void close_input();
-  /// Returns the lines that have come on its standard output. Waits for the first one at most `patience`.
-  std::vector<std::string> read_lines(std::chrono::milliseconds patience = {});
+  /// Returns the lines that have come on its standard output. Waits for the first one at most `timeout`.
+  std::vector<std::string> read_lines(std::chrono::milliseconds timeout = {});
   /// Returns true once its standard output has been closed and read.
   bool output_ended() const noexcept { return output_ < 0; }
-  /// Returns its exit code (128 + signal if killed) once it has ended, waiting for that at most `patience`.
-  std::optional<int> wait(std::chrono::milliseconds patience = {});
+  /// Returns its exit code (128 + signal if killed) once it has ended, waiting for that at most `timeout`.
+  std::optional<int> wait(std::chrono::milliseconds timeout = {});
   void kill() noexcept;
 
  private:
@@ -46,8 +46,5 @@ class Child {
   std::string rest_;
   std::optional<int> exit_code_;
 };
-
-/// Returns the path of `program` on PATH, empty if it is not there. Collective: no. Blocks: no. Throws: nothing.
-std::filesystem::path find_program(const std::string& program, const Environment& environment);
 
 }  // namespace hasten::tracking

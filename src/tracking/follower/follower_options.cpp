@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "tracking/journal/json.h"
 
 namespace hasten::tracking {
@@ -56,11 +57,9 @@ std::filesystem::path ack_path(const std::filesystem::path& journal, const std::
 SinkState read_ack(const std::filesystem::path& journal, const std::string& name) {
   const auto path = ack_path(journal, name);
   SinkState state{.name = name};
-  std::ifstream file(path);
-  if (!file) return state;
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  const auto body = read_json(bytes.str());
+  const auto bytes = core::read_file(path);
+  if (!bytes) return state;
+  const auto body = read_json(*bytes);
   const core::Value* part = body ? body->find("part") : nullptr;
   const core::Value* offset = body ? body->find("offset") : nullptr;
   if (part == nullptr || offset == nullptr || !part->is_int() || !offset->is_int()) {
@@ -121,10 +120,7 @@ void write_sinks(const std::filesystem::path& journal, const std::vector<SinkCon
 }
 
 std::vector<SinkConfig> read_sinks(const std::filesystem::path& journal, const Registry& registry) {
-  std::ifstream file(sinks_path(journal));
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  if (const auto list = read_json(bytes.str())) return sinks_of(&*list, registry);
+  if (const auto list = read_json(core::read_file(sinks_path(journal)).value_or(""))) return sinks_of(&*list, registry);
   const Record start = read_start(journal);
   return sinks_of(start.body.find("trackers"), registry);
 }

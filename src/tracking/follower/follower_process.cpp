@@ -2,6 +2,7 @@
 #include "tracking/follower/follower_process.h"
 
 #include "hasten/core/error.h"
+#include "hasten/core/path_search.h"
 #include "hasten/core/shell.h"
 
 namespace hasten::tracking {
@@ -14,7 +15,7 @@ constexpr int kNotAll = 3;  // exit code of `hasten track follow`
 
 std::filesystem::path follower_program(const std::filesystem::path& given, const Environment& environment) {
   const auto require = [&](const std::string& program, const char* from) {
-    const auto found = find_program(program, environment);
+    const auto found = core::find_on_path(program, environment);
     if (found.empty()) {
       throw UsageError(Origin{"tracking"}, from, " names ", program,
                        ", which is no program; expected the hasten command. Correct or unset it.");
@@ -30,7 +31,7 @@ std::filesystem::path follower_program(const std::filesystem::path& given, const
       if (std::filesystem::is_regular_file(beside, failed)) return beside;
     }
   }
-  return find_program("hasten", environment);
+  return core::find_on_path("hasten", environment);
 }
 
 FollowerProcess::FollowerProcess(FollowerProcessOptions options) : options_(std::move(options)) {
@@ -46,8 +47,8 @@ void FollowerProcess::start() {
                    .error_file = options_.journal.parent_path() / "follower.log"});
 }
 
-void FollowerProcess::hand_on(std::chrono::milliseconds patience) {
-  for (const std::string& line : child_->read_lines(patience)) options_.say(line);
+void FollowerProcess::hand_on(std::chrono::milliseconds timeout) {
+  for (const std::string& line : child_->read_lines(timeout)) options_.say(line);
 }
 
 void FollowerProcess::look() {

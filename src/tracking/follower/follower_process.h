@@ -37,7 +37,7 @@ class FollowerProcess {
 
  private:
   void start();
-  void hand_on(std::chrono::milliseconds patience);
+  void hand_on(std::chrono::milliseconds timeout);
 
   const FollowerProcessOptions options_;
   std::unique_ptr<Child> child_;

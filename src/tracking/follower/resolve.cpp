@@ -5,6 +5,8 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/path_search.h"
+#include "hasten/core/strings.h"
 #include "tracking/follower/child.h"
 
 namespace hasten::tracking {
@@ -12,8 +14,8 @@ namespace {
 
 const Origin kOrigin{"tracking"};
 
-bool is_secret(std::string key) {
-  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
+bool is_secret(const std::string& name) {
+  const std::string key = core::lower(name);
   return key.find("api_key") != std::string::npos || key.find("apikey") != std::string::npos ||
          key.find("password") != std::string::npos || key.find("secret") != std::string::npos || key == "token" ||
          key.ends_with("_token");
@@ -161,7 +163,7 @@ void require_project_name(const std::string& project) {
 
 std::filesystem::path tracker_python(const Environment& environment) {
   if (const auto python = environment.text("HASTEN_TRACKER_PYTHON")) {
-    const auto found = find_program(*python, environment);
+    const auto found = core::find_on_path(*python, environment);
     if (found.empty()) {
       throw UsageError(kOrigin, "HASTEN_TRACKER_PYTHON=", *python,
                        " is no program; expected a Python with the trackers' clients. "
@@ -169,7 +171,7 @@ std::filesystem::path tracker_python(const Environment& environment) {
     }
     return found;
   }
-  return find_program("python3", environment);
+  return core::find_on_path("python3", environment);
 }
 
 std::vector<std::string> python_modules(const std::filesystem::path& python, const std::vector<std::string>& modules,

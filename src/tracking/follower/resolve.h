@@ -21,8 +21,8 @@ struct ResolvedTrackers {
   std::vector<std::string> names() const;
 };
 
-/// Collective: no. Blocks: for the start of Python if a Python client is named and `probe` is set.
-/// Throws: UsageError for an unknown tracker, wrong init_kwargs, a missing logging_dir, project name or client.
+/// Blocks: for the start of Python if a Python client is named and `probe` is set. Throws: UsageError for an unknown
+/// tracker, wrong init_kwargs, a missing logging_dir, project name or client.
 ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value& init_kwargs, bool probe);
 
 /// Throws: UsageError for a name that is no folder's name.
@@ -31,8 +31,8 @@ void require_project_name(const std::string& project);
 /// Returns the Python of the trackers' clients: HASTEN_TRACKER_PYTHON, else python3 on PATH; empty if there is none.
 std::filesystem::path tracker_python(const Environment& environment);
 
-/// Of the modules, those that this Python has. Collective: no. Blocks: for its start, 30 s at most. Throws: UsageError
-/// if it cannot be started.
+/// Of the modules, those that this Python has. Blocks: for its start, 30 s at most. Throws: UsageError if it cannot be
+/// started.
 std::vector<std::string> python_modules(const std::filesystem::path& python, const std::vector<std::string>& modules,
                                         const Environment& environment);
 

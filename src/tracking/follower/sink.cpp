@@ -265,8 +265,7 @@ void Sink::park(const std::string& reason) {
   state_.error = reason;
   context_->say(text("the tracker '", config_.name, "' is given up: ", reason,
                      " The journal keeps everything; later: hasten track sync ",
-                     shell_word(context_->options.journal.parent_path().string()), " --to ",
-                     shell_word(config_.name)));
+                     shell_word(context_->options.journal.parent_path().string()), " --to ", shell_word(config_.name)));
   try {
     acknowledge();
   } catch (const std::exception&) {
@@ -279,7 +278,7 @@ void Sink::run() {
   const auto& options = context_->options;
   Seconds backoff(options.first_backoff_s);
   int failures = 0;
-  bool said = false;
+  bool is_reported = false;
   while (!context_->abandoned && !state_.done) {
     try {
       progressed_ = false;
@@ -294,8 +293,9 @@ void Sink::run() {
       break;
     } catch (const std::exception& error) {
       if (progressed_) failures = 0;
-      if (!said) context_->say(text("the tracker '", config_.name, "' failed and is tried again: ", error.what()));
-      said = true;
+      if (!is_reported)
+        context_->say(text("the tracker '", config_.name, "' failed and is tried again: ", error.what()));
+      is_reported = true;
       state_.error = error.what();
       if (++failures >= options.most_failures) {
         park(text(failures, " failures in a row, the last: ", error.what()));

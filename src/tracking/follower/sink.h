@@ -69,7 +69,7 @@ std::unique_ptr<Sink> make_bridge_sink(std::shared_ptr<SinkContext> context, Sin
 /// Returns the run that a journal's "start" record describes. `folder`: of the journal, where it names none.
 RunInfo read_run_info(const Record& start, const std::filesystem::path& folder);
 
-/// Returns the values of a "log" record. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the values of a "log" record.
 Values values_of(const core::Value& map);
 
 }  // namespace hasten::tracking

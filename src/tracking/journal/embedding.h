@@ -10,11 +10,10 @@
 
 namespace hasten::tracking {
 
-/// Collective: no. Blocks: no. Throws: UsageError that names `key` where numbers, metadata and images do not fit
-/// together.
+/// Throws: UsageError that names `key` where numbers, metadata and images do not fit together.
 void require_embedding(const std::string& key, const Embedding& embedding);
 
-/// Writes the files into `folder`, which it makes. Collective: no. Blocks: on the disk. Throws: std::runtime_error.
+/// Writes the files into `folder`, which it makes. Blocks: on the disk. Throws: std::runtime_error.
 EmbeddingFiles write_embedding(const std::filesystem::path& folder, const Embedding& embedding);
 
 /// Converts the facts of an embedding to those of a journal record, and back.

@@ -34,8 +34,7 @@ class ImageWriter {
   /// Writes what waits.
   ~ImageWriter();
 
-  /// Takes a job; beyond the memory given, the oldest are dropped. Collective: no. Blocks: no. Throws: nothing but
-  /// std::bad_alloc.
+  /// Takes a job; beyond the memory given, the oldest are dropped.
   void push(ImageJob job);
   /// Waits until everything has been written.
   void drain();

@@ -29,7 +29,7 @@ class LineQueue {
   explicit LineQueue(std::shared_ptr<Journal> journal) : journal_(std::move(journal)) {}
 
   /// Writes the line, or keeps it if a number in it, or a line before it, is not ready. Beyond 64 waiting lines it
-  /// waits for the oldest. Collective: no. Blocks: for one write, or then. Throws: nothing but std::bad_alloc.
+  /// waits for the oldest. Blocks: for one write, or then.
   void push(LogLine line);
   /// Writes `line`, a whole record with '\n', behind all before.
   void push(std::string line);

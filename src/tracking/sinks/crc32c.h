@@ -6,7 +6,7 @@
 
 namespace hasten::tracking {
 
-/// Uses the processor's instruction where it has one. Collective: no. Blocks: no. Throws: nothing.
+/// Uses the processor's instruction where it has one.
 uint32_t crc32c(std::string_view bytes) noexcept;
 
 /// Returns the form in files: rotated and offset, so that a checksum of data that holds checksums is a good one.

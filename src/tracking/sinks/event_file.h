@@ -11,7 +11,7 @@ namespace hasten::tracking {
 class EventFile {
  public:
   /// Opens the file, or makes it and its folder, and cuts it to `length` bytes. A file of length 0 gets the record that
-  /// names the format's version. Collective: no. Blocks: no. Throws: DataError with the path.
+  /// names the format's version. Throws: DataError with the path.
   EventFile(std::filesystem::path path, int64_t length, double time_s);
   ~EventFile();
   EventFile(EventFile&& other) noexcept;
@@ -34,7 +34,7 @@ class EventFile {
   std::string buffer_;
 };
 
-/// "events.out.tfevents.1769000000.host.1234.0". Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// "events.out.tfevents.1769000000.host.1234.0".
 std::string event_file_name(double time_s, const std::string& host, int64_t pid, int counter);
 
 }  // namespace hasten::tracking

@@ -12,6 +12,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/http.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "tracking/journal/json.h"
 #include "tracking/sinks/mlflow_requests.h"
 
@@ -33,11 +34,8 @@ std::pair<std::string, std::string> credentials_file(const Environment& environm
   for (std::string line; std::getline(file, line);) {
     const size_t equals = line.find('=');
     if (equals == std::string::npos) continue;
-    const auto trimmed = [](std::string text) {
-      const size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
-      return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-    };
-    const std::string key = trimmed(line.substr(0, equals)), value = trimmed(line.substr(equals + 1));
+    const std::string_view all = line, key = core::trim(all.substr(0, equals)),
+                           value = core::trim(all.substr(equals + 1));
     if (key == "mlflow_tracking_username") found.first = value;
     if (key == "mlflow_tracking_password") found.second = value;
   }

@@ -10,6 +10,7 @@
 
 #include "hasten/core/base64.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/socket.h"
 #include "tracking/journal/embedding.h"
 #include "tracking/journal/json.h"
@@ -21,11 +22,9 @@ namespace hasten::tracking {
 namespace {
 
 std::string read_whole(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  if (!file) throw DataError(Origin{"tracking"}, path, path, " cannot be read. Leave the run's media in their place.");
-  return std::move(bytes).str();
+  auto bytes = core::read_file(path);
+  if (!bytes) throw DataError(Origin{"tracking"}, path, path, " cannot be read. Leave the run's media in their place.");
+  return *std::move(bytes);
 }
 
 class TensorBoard : public Tracker {

@@ -15,8 +15,7 @@ namespace hasten::tracking {
 std::unique_ptr<Tracker> make_tensorboard(const core::Value& options, const Environment& environment);
 std::vector<std::string> tensorboard_options();
 
-/// YAML text of a tree of settings, as hparams.yml has it. Collective: no. Blocks: no. Throws: nothing but
-/// std::bad_alloc.
+/// YAML text of a tree of settings, as hparams.yml has it.
 std::string to_yaml(const core::Value& config);
 
 }  // namespace hasten::tracking

@@ -23,25 +23,22 @@ using hasten::testing::GoldenCase;
 using hasten::testing::GoldenTopic;
 using nlohmann::json;
 
-json to_golden(const ConfigValue& value) {
-  if (const auto* flag = value.as<bool>()) return *flag;
-  if (const auto* number = value.as<int64_t>()) return *number;
-  if (const auto* number = value.as<double>()) {
-    if (std::isfinite(*number)) return *number;
-    return std::isnan(*number) ? "nan" : *number > 0 ? "inf" : "-inf";
+json to_golden(const core::Value& value) {
+  if (value.is_number() && !value.is_int() && !std::isfinite(value.as_double())) {
+    const double number = value.as_double();
+    return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
   }
-  if (const auto* text = value.as<std::string>()) return *text;
-  if (const auto* list = value.as<ConfigList>()) {
+  if (value.is_list()) {
     json array = json::array();
-    for (const ConfigValue& element : *list) array.push_back(to_golden(element));
+    for (const core::Value& element : value.as_list()) array.push_back(to_golden(element));
     return array;
   }
-  if (const auto* map = value.as<ConfigMap>()) {
+  if (value.is_map()) {
     json object = json::object();
-    for (const auto& [key, held] : *map) object[key] = to_golden(held);
+    for (const auto& [key, element] : value.as_map()) object[key] = to_golden(element);
     return object;
   }
-  return nullptr;
+  return json::parse(value.to_json());
 }
 
 // A folder that is gone at the end of the test.

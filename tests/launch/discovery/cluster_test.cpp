@@ -67,9 +67,9 @@ std::string value(const Cluster& cluster, const std::string& option) {
 }
 
 LaunchSettings settled(const Variables& variables, const std::vector<std::string>& words,
-                       const ConfigMap& of_file = {}) {
-  ConfigMap values = of_file;
-  values.emplace_back("distributed_type", ConfigValue{std::string("NO")});
+                       const core::Value::Map& of_file = {}) {
+  core::Value::Map values = of_file;
+  values.emplace_back("distributed_type", core::Value{std::string("NO")});
   const Config config{.path = "/home/me/c.yaml", .given = values, .values = values};
   LaunchSettings settings(read_command_line(launch_options(), words), &config, Environment::of(variables));
   settings.take(found(variables));
@@ -223,12 +223,12 @@ TEST(Cluster, MakesThePlanOfARunOnSeveralMachines) {
   EXPECT_EQ(plan.num_processes, 8);
   EXPECT_EQ(plan.max_machines, 2);
   EXPECT_EQ(plan.machine_rank, 1);
-  EXPECT_EQ(plan.master_addr, "gpu03");
-  EXPECT_EQ(plan.master_port, 26043);
+  EXPECT_EQ(plan.run.master_addr, "gpu03");
+  EXPECT_EQ(plan.run.master_port, 26043);
 }
 
 TEST(Cluster, AFileThatAllMachinesReadMustNotSayWhichOneThisIs) {
-  const ConfigMap of_one_machine = {{"num_machines", {int64_t{1}}}, {"machine_rank", {int64_t{0}}}};
+  const core::Value::Map of_one_machine = {{"num_machines", {int64_t{1}}}, {"machine_rank", {int64_t{0}}}};
 
   EXPECT_EQ(refused(settled(kStep, {}, of_one_machine)),
             "[launch] 2 things are wrong:\n"
@@ -244,7 +244,7 @@ TEST(Cluster, WhoWantsOneMachineGetsOne) {
 
   EXPECT_EQ(plan.max_machines, 1);
   EXPECT_EQ(plan.machine_rank, 0);
-  EXPECT_EQ(plan.master_addr, "127.0.0.1");
+  EXPECT_EQ(plan.run.master_addr, "127.0.0.1");
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(AccelerateEnvironment, AVirtualLocalRankSeesItsOwnGpuOnly) {
   const auto composed = [&](const std::map<std::string, std::string>& inherited) {
     return compose_environment({.inherited = Environment::of(inherited),
                                 .launch = LaunchFacts{settings, plan, machine},
-                                .run = {.run_id = plan.run_id, .role = plan.role}},
+                                .run = {.run_id = plan.run.run_id, .role = plan.run.role}},
                                {.rank = 1, .local_rank = 1, .world_size = 2, .local_world_size = 2});
   };
 

@@ -83,7 +83,7 @@ Run prepare(std::vector<std::string> words, const json& input) {
 }
 
 std::string port_shown(const Run& run) {
-  const int port = run.plan.master_port;
+  const int port = run.plan.run.master_port;
   const auto given = [&](const char* name) { return run.settings->of(name).source != Source::kDefault; };
   if (port == 0 && (given("main_process_port") || given("master_port"))) return "<other port>";
   return port == 0 || std::to_string(port) == kFreePort ? kFreePort
@@ -113,12 +113,13 @@ json torchrun_options(const Run& run) {
   for (const OptionGroup& group : launch_options()) {
     for (const Option& option : group.options) {
       const auto value = (option.peers & kTorchrun) != 0 ? run.settings->text(option.name) : std::nullopt;
-      if (value) options[std::string(option.name)] = option.kind == OptionKind::kSwitch ? json(*value == "True") : json(*value);
+      if (value)
+        options[std::string(option.name)] = option.kind == OptionKind::kSwitch ? json(*value == "True") : json(*value);
     }
   }
   for (const char* name : {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint"})
     options.erase(name);
-  options.update({{"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}});
+  options.update({{"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.run.role}});
   if (plan.kind != LauncherKind::kTorchrun && plan.kind != LauncherKind::kDeepspeed) return options;
   options["nproc_per_node"] = std::to_string(plan.num_local_processes);
   const std::string port = port_shown(run);
@@ -129,9 +130,9 @@ json torchrun_options(const Run& run) {
   options["nnodes"] = std::to_string(plan.max_machines);
   options["node_rank"] = std::to_string(plan.machine_rank);
   // Under the one name or the other, it is where rank 0 is met.
-  options["master_addr"] = plan.master_addr;
+  options["master_addr"] = plan.run.master_addr;
   options["master_port"] = port;
-  options["rdzv_endpoint"] = plan.master_addr + ":" + port;
+  options["rdzv_endpoint"] = plan.run.master_addr + ":" + port;
   return options;
 }
 
@@ -155,7 +156,7 @@ json prepared(const GoldenCase& golden) {
     Variables variables = run.shared.variables();
     const bool several = run.plan.num_processes > 1 || run.plan.max_machines > 1;
     if (several) {
-      variables["MASTER_ADDR"] = run.plan.master_addr;
+      variables["MASTER_ADDR"] = run.plan.run.master_addr;
       variables["MASTER_PORT"] = port_shown(run);
     }
     const json expected_env = golden.expected.value("env", json::object());
@@ -189,10 +190,10 @@ WorkerPlace place_of(const Run& run, int machine_rank, int local_rank) {
 }
 
 json worker(const Run& run, const WorkerPlace& place, int attempt, const json& theirs) {
-  const bool chosen_at_meeting = run.plan.run_id.empty() || run.plan.rdzv_backend == "c10d";
-  const RunSettings shared{.master_addr = chosen_at_meeting ? "localhost" : run.plan.master_addr,
-                           .run_id = run.plan.run_id,
-                           .role = run.plan.role,
+  const bool chosen_at_meeting = run.plan.run.run_id.empty() || run.plan.rdzv_backend == "c10d";
+  const RunSettings shared{.master_addr = chosen_at_meeting ? "localhost" : run.plan.run.master_addr,
+                           .run_id = run.plan.run.run_id,
+                           .role = run.plan.run.role,
                            .restart_count = attempt,
                            .max_restarts = static_cast<int>(*run.settings->integer("max_restarts")),
                            .signals = *run.settings->text("signals_to_handle")};
@@ -200,7 +201,7 @@ json worker(const Run& run, const WorkerPlace& place, int attempt, const json& t
       .inherited = run.inherited, .launch = LaunchFacts{*run.settings, run.plan, run.machine}, .run = shared};
   Variables variables = compose_environment(plan, place).variables();
   variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run);
-  if (run.plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
+  if (run.plan.run.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
   std::vector<std::string> arguments = worker_arguments(*run.settings, place);
   arguments.insert(arguments.end(), run.line.rest.begin() + 1, run.line.rest.end());
   return {{"env", as_far_as_the_peer(variables, theirs)}, {"argv", arguments}};
@@ -239,7 +240,9 @@ json started(const GoldenCase& golden) {
     };
     const int64_t restarts = *run.settings->integer("max_restarts");
     const bool fails = is_given("--fail") || (is_given("--fail-first") && restarts == 0);
-    const int64_t attempts = is_given("--fail") ? restarts + 1 : is_given("--fail-first") ? std::min<int64_t>(restarts, 1) + 1 : 1;
+    const int64_t attempts = is_given("--fail")         ? restarts + 1
+                             : is_given("--fail-first") ? std::min<int64_t>(restarts, 1) + 1
+                                                        : 1;
     for (int local_rank = 0; local_rank < run.plan.num_local_processes; ++local_rank) {
       for (int attempt = 0; attempt < attempts; ++attempt) {
         const size_t next = workers.size();
@@ -324,7 +327,8 @@ json cores_over_workers(const GoldenCase& golden) {
   const bool has_cpu = std::find(words.begin(), words.end(), "--cpu") != words.end();
   const bool is_chosen = golden.input.value("environment", json::object()).contains("OMP_NUM_THREADS") ||
                          option_in(golden, "--num_cpu_threads_per_process", "") != "";
-  if (!has_cpu || is_chosen || golden.input.value("config_yaml", "").empty() || !env.contains("OMP_NUM_THREADS")) return {};
+  if (!has_cpu || is_chosen || golden.input.value("config_yaml", "").empty() || !env.contains("OMP_NUM_THREADS"))
+    return {};
   const int cores = golden.input.at("physical_cores");
   const int workers = std::stoi(option_in(golden, "--num_processes", "1"));
   json ours = env;

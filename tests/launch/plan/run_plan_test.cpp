@@ -86,7 +86,7 @@ TEST(RunPlan, NamesWhatANumberOfProcessesCannotBe) {
 }
 
 TEST(RunPlan, TwoNamesOfOneThingMustAgree) {
-  EXPECT_EQ(plan({"--main_process_port", "7", "--master_port", "7"}).master_port, 7);
+  EXPECT_EQ(plan({"--main_process_port", "7", "--master_port", "7"}).run.master_port, 7);
   EXPECT_EQ(refused({"--main_process_port", "7", "--master_port", "8"}),
             one("--main_process_port 7 and --master_port 8 are two names of one thing; give one"));
 }
@@ -107,10 +107,10 @@ TEST(RunPlan, AnEndpointOfStaticMachinesIsWhereTheyMeet) {
     return plan({"--nnodes", "2", "--node_rank", "0", "--nproc_per_node", "1", "--rdzv_endpoint", endpoint});
   };
 
-  EXPECT_EQ(at("h:29479").master_addr, "h");
-  EXPECT_EQ(at("[::1]:29479").master_addr, "::1");
-  EXPECT_EQ(at("[::1]:29479").master_port, 29479);
-  EXPECT_EQ(at("[::1]").master_port, 29500);
+  EXPECT_EQ(at("h:29479").run.master_addr, "h");
+  EXPECT_EQ(at("[::1]:29479").run.master_addr, "::1");
+  EXPECT_EQ(at("[::1]:29479").run.master_port, 29479);
+  EXPECT_EQ(at("[::1]").run.master_port, 29500);
   EXPECT_THROW(at("h:x"), UsageError);
   EXPECT_THROW(at(":1"), UsageError);
 }
@@ -173,18 +173,18 @@ TEST(RunPlan, RefusesWhatTheMachineLacks) {
 }
 
 TEST(RunPlan, TorchrunsOptionsWithoutAPortAreAStandaloneRun) {
-  EXPECT_EQ(plan({"--nproc_per_node", "2"}).run_id, "");
-  EXPECT_EQ(plan({"--nproc_per_node", "2"}).master_addr, "localhost");
-  EXPECT_EQ(plan({"--nproc_per_node", "2", "--rdzv_id", "job"}).run_id, "job");
-  EXPECT_EQ(plan({"--nproc_per_node", "2", "--master_port", "7"}).run_id, "none");
-  EXPECT_EQ(plan({"-n", "2"}).master_addr, "127.0.0.1");
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).run.run_id, "");
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).run.master_addr, "localhost");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--rdzv_id", "job"}).run.run_id, "job");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--master_port", "7"}).run.run_id, "none");
+  EXPECT_EQ(plan({"-n", "2"}).run.master_addr, "127.0.0.1");
 }
 
 TEST(RunPlan, AStandaloneRunIsOneMachineWithANameOfItsOwn) {
   const RunPlan standalone = plan({"--standalone", "-n", "2"});
 
-  EXPECT_EQ(standalone.run_id, "");
-  EXPECT_EQ(standalone.master_addr, "localhost");
+  EXPECT_EQ(standalone.run.run_id, "");
+  EXPECT_EQ(standalone.run.master_addr, "localhost");
   EXPECT_THAT(refused({"--standalone", "--nnodes", "2", "--master_addr", "h"}),
               HasSubstr("--standalone is for one machine, but there is --nnodes 2"));
 }

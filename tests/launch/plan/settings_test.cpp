@@ -11,20 +11,20 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-Config config_of(ConfigMap values) {
-  if (find_value(values, "distributed_type") == nullptr)
-    values.emplace_back("distributed_type", ConfigValue{std::string("NO")});
+Config config_of(core::Value::Map values) {
+  if (!core::Value(values).contains("distributed_type"))
+    values.emplace_back("distributed_type", core::Value{std::string("NO")});
   return {.path = "/home/me/c.yaml", .given = values, .values = values};
 }
 
-LaunchSettings settled(const std::vector<std::string>& words, const ConfigMap& config = {},
+LaunchSettings settled(const std::vector<std::string>& words, const core::Value::Map& config = {},
                        const std::map<std::string, std::string>& environment = {}) {
   const Config file = config_of(config);
   return LaunchSettings(read_command_line(launch_options(), words), &file, Environment::of(environment));
 }
 
 TEST(Settings, TheOptionBeatsTheFileBeatsTheEnvironmentBeatsTheDefault) {
-  const ConfigMap file = {{"mixed_precision", {std::string("bf16")}}};
+  const core::Value::Map file = {{"mixed_precision", {std::string("bf16")}}};
   const std::map<std::string, std::string> variables = {{"ACCELERATE_MIXED_PRECISION", "fp16"}};
 
   const auto by_default = settled({});
@@ -52,8 +52,8 @@ TEST(Settings, TorchrunsVariablesSetItsOptions) {
 
 TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
   const auto settings =
-      settled({}, {{"fp8_config", {ConfigMap{{"backend", {std::string("TE")}}, {"margin", {int64_t{3}}}}}},
-                   {"dynamo_config", {ConfigMap{{"dynamo_backend", {std::string("INDUCTOR")}}}}}});
+      settled({}, {{"fp8_config", {core::Value::Map{{"backend", {std::string("TE")}}, {"margin", {int64_t{3}}}}}},
+                   {"dynamo_config", {core::Value::Map{{"dynamo_backend", {std::string("INDUCTOR")}}}}}});
 
   EXPECT_EQ(settings.text("fp8_backend"), "te");
   EXPECT_EQ(settings.integer("fp8_margin"), 3);
@@ -63,10 +63,10 @@ TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
 }
 
 TEST(Settings, NamesThatAccelerateConfigWritesForFp8AreReadAndLaunchsOwnNamesGoBeforeThem) {
-  const ConfigMap written = {{"amax_history_length", {int64_t{16}}},
-                             {"amax_compute_algorithm", {std::string("max")}},
-                             {"optimization_level", {std::string("O1")}}};
-  ConfigMap both = written;
+  const core::Value::Map written = {{"amax_history_length", {int64_t{16}}},
+                                    {"amax_compute_algorithm", {std::string("max")}},
+                                    {"optimization_level", {std::string("O1")}}};
+  core::Value::Map both = written;
   both.push_back({"amax_history_len", {int64_t{8}}});
 
   const auto settings = settled({}, {{"fp8_config", {written}}});
@@ -79,7 +79,7 @@ TEST(Settings, NamesThatAccelerateConfigWritesForFp8AreReadAndLaunchsOwnNamesGoB
 }
 
 TEST(Settings, TheFilesKindOfRunIsASwitchUnlessTheCommandLineChoosesAnother) {
-  const ConfigMap file = {{"distributed_type", {std::string("FSDP")}}};
+  const core::Value::Map file = {{"distributed_type", {std::string("FSDP")}}};
 
   EXPECT_TRUE(settled({}, file).on("use_fsdp"));
   EXPECT_EQ(settled({}, file).of("use_fsdp").origin, "c.yaml: distributed_type");
@@ -88,7 +88,7 @@ TEST(Settings, TheFilesKindOfRunIsASwitchUnlessTheCommandLineChoosesAnother) {
 }
 
 TEST(Settings, WrongValuesAreNamedWithTheirSource) {
-  const auto settings = settled({"-n", "0"}, {{"fsdp_config", {ConfigMap{{"fsdp_version", {int64_t{3}}}}}}},
+  const auto settings = settled({"-n", "0"}, {{"fsdp_config", {core::Value::Map{{"fsdp_version", {int64_t{3}}}}}}},
                                 {{"PET_MAX_RESTARTS", "often"}, {"PET_STANDALONE", "perhaps"}});
 
   EXPECT_THAT(settings.problems(), ElementsAre("--num_processes: '0' is not a whole number between 1 and 1048576",

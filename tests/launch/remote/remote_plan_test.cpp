@@ -95,7 +95,7 @@ TEST(RemotePlan, AcceleratesHostfileIsForMpirun) {
 
 TEST(RemotePlan, AFileThatAllMachinesReadStartsNothingWhereTheyWereStartedAlready) {
   const Config file{.values = {{"distributed_type", {std::string("MULTI_CPU")}},
-                               {"mpirun_config", {ConfigMap{{"mpirun_hostfile", {std::string("hosts")}}}}}}};
+                               {"mpirun_config", {core::Value::Map{{"mpirun_hostfile", {std::string("hosts")}}}}}}};
   const auto environment = Environment::of({});
   const LaunchSettings settings(read_command_line(launch_options(), {"-n", "8"}), &file, environment);
   const auto two = [](const std::string&) { return std::optional<std::string>("a slots=4\nb slots=4\n"); };
@@ -144,7 +144,7 @@ TEST(RemotePlan, VariablesOfLibrariesComeAlongAndThoseOfTheSessionStay) {
 }
 
 TEST(RemotePlan, WhatAConfigurationFileSaysIsToldAsSuch) {
-  const ConfigMap values = {{"distributed_type", {std::string("FSDP")}}, {"use_cpu", {true}}};
+  const core::Value::Map values = {{"distributed_type", {std::string("FSDP")}}, {"use_cpu", {true}}};
   const Config file = {.path = "c.yaml", .given = values, .values = values};
   const Words words = {"--hostfile", "hosts", "--max_restarts", "1"};
   const LaunchSettings settings(read_command_line(launch_options(), words), &file, Environment::of({}));

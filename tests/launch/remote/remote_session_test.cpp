@@ -1,4 +1,4 @@
-#include "hasten/launch/remote/remote_session.h"
+#include "launch/remote/remote_session.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "hasten/launch/rendezvous/node_agent.h"
+#include "launch/rendezvous/node_agent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

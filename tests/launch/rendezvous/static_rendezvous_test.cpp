@@ -1,4 +1,4 @@
-#include "hasten/launch/rendezvous/static_rendezvous.h"
+#include "launch/rendezvous/static_rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

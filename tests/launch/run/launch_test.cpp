@@ -114,9 +114,9 @@ TEST(Launch, OptionsOutOfRangeAreUsageErrors) {
   const auto nothing = [] {};
 
   EXPECT_THROW(launch(0, nothing), UsageError);
-  EXPECT_THROW(launch(1, nothing, {.master_port = 65536}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.run = {.master_port = 65536}}), UsageError);
   EXPECT_THROW(launch(1, nothing, {.shutdown_timeout_s = -1}), UsageError);
-  EXPECT_THROW(launch(1, nothing, {.max_restarts = -1}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.run = {.max_restarts = -1}}), UsageError);
   EXPECT_THROW(launch(1, nothing, {.monitor_interval_s = -1}), UsageError);
   EXPECT_THROW(launch(1, nothing, {.redirects = "4"}), UsageError);
   EXPECT_THROW(launch(1, nothing, {.local_ranks_filter = {1}}), UsageError);
@@ -139,7 +139,7 @@ TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
                               const bool said = write(printed[1], &byte, 1) == 1;
                               return attempt < 2 ? pause() : said ? 0 : 1;
                             },
-                            {.max_restarts = 3, .monitor_interval_s = 0});
+                            {.run = {.max_restarts = 3}, .monitor_interval_s = 0});
 
   std::istringstream lines(testing::internal::GetCapturedStdout());
   std::string before;
@@ -164,7 +164,7 @@ TEST(Launch, AMasterAddressAndPortAreHandedOn) {
     return environment.text("MASTER_ADDR") == "127.0.0.2" && environment.integer("MASTER_PORT") > 0 ? 0 : 1;
   };
 
-  EXPECT_EQ(launch(1, check, {.master_addr = "127.0.0.2"}), 0);
+  EXPECT_EQ(launch(1, check, {.run = {.master_addr = "127.0.0.2"}}), 0);
 }
 
 }  // namespace

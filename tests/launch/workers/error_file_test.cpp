@@ -1,4 +1,4 @@
-#include "hasten/launch/workers/error_file.h"
+#include "launch/workers/error_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "hasten/launch/workers/failure_report.h"
+#include "launch/workers/failure_report.h"
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(FailureReport, LeavesOutWhatIsNotKnown) {
 TEST(FailureReport, SaysHowOftenTheWorkersWereStartedAgain) {
   const Outcome outcome{.exit_code = 1, .root_cause = WorkerEnd{0, 7, exit_status(1)}, .attempt = 2};
 
-  EXPECT_NE(failure_report(outcome, places(1), {.max_restarts = 2}).find("│ restarts: 2 of 2 were made\n"),
+  EXPECT_NE(failure_report(outcome, places(1), {}, {.max_restarts = 2}).find("│ restarts: 2 of 2 were made\n"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-#include "hasten/launch/workers/local_processes.h"
+#include "launch/workers/local_processes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

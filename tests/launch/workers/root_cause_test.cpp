@@ -1,4 +1,4 @@
-#include "hasten/launch/workers/root_cause.h"
+#include "launch/workers/root_cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 #include <map>
 
-#include "hasten/launch/workers/failure_report.h"
+#include "launch/workers/failure_report.h"
 
 namespace hasten::launcher {
 namespace {

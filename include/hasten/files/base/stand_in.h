@@ -1,7 +1,7 @@
 // Files that stand in the place of others: what a download leaves behind under the name of the weights.
 //
-// A clone without Git LFS has pointers, and a link that asks for a login gives a web page. Every reader of a binary form
-// asks here before it calls a file damaged.
+// A clone without Git LFS has pointers, and a link that asks for a login gives a web page. Every reader of a binary
+// form asks here before it calls a file damaged.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace hasten::files {
 
 /// Returns what a file that begins with `head` is in truth, with the remedy: a Git LFS pointer, or a web page. "" for
-/// others. 512 bytes are enough. Collective: no. Blocks: no. Throws: nothing.
+/// others. 512 bytes are enough.
 std::string stand_in_of(std::string_view head);
 
 /// Throws: DataError with those words if the file is one.

@@ -36,7 +36,7 @@ struct CommitOptions {
 
 /// Moves `temporary` to `path` and makes that durable. All files in it must have been synced. A folder already at
 /// `path` is replaced in one step (RENAME_EXCHANGE), or where the file system has no such step, moved aside first.
-/// Collective: no. Blocks: on the disk. Throws: DiskError; the old folder is then in place, or found by recover_folder.
+/// Blocks: on the disk. Throws: DiskError; the old folder is then in place, or found by recover_folder.
 void commit_folder(Disk& disk, const std::string& temporary, const std::string& path,
                    const CommitOptions& options = {});
 

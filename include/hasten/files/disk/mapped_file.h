@@ -7,12 +7,22 @@
 #include <string>
 #include <string_view>
 
+#include "hasten/core/error.h"
+
 namespace hasten::files {
+
+struct MapOptions {
+  /// The memory may be written to. Neither the file nor other processes see that.
+  bool private_writes = false;
+  /// For the error: the expected kind of file, and the room that expects it.
+  std::string_view expected = "a file";
+  Origin origin = {"files"};
+};
 
 class MappedFile {
  public:
-  /// Collective: no. Blocks: on the file. Throws: DataError if it cannot be opened or mapped.
-  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  /// Blocks: on the file. Throws: DataError if it cannot be opened or mapped.
+  static std::shared_ptr<const MappedFile> open(const std::string& path, const MapOptions& options = {});
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -21,7 +31,7 @@ class MappedFile {
   const std::string& path() const noexcept { return path_; }
 
  private:
-  explicit MappedFile(const std::string& path);
+  MappedFile(const std::string& path, const MapOptions& options);
   std::string path_;
   char* data_ = nullptr;
   size_t size_ = 0;

@@ -60,7 +60,7 @@ BulkReport read_boxes(const Manifest& manifest, const std::string& folder, const
 
 /// Returns a manifest, without hashes, of a source's tensors that lie whole and contiguous in files, so that read_boxes
 /// reads them. File names are absolute paths. Names of the others are added to `left_out`.
-/// Collective: no. Blocks: no. Throws: DataError if a file is gone.
+/// Throws: DataError if a file is gone.
 Manifest manifest_of_source(const TensorSource& source, std::vector<std::string>& left_out);
 
 }  // namespace hasten::files

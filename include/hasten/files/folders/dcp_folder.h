@@ -24,7 +24,7 @@ struct DcpOptions {
 
 class DcpFolder {
  public:
-  /// Collective: no. Blocks: on `.metadata`. Throws: DataError if it is damaged, or a chunk's file is missing.
+  /// Blocks: on `.metadata`. Throws: DataError if it is damaged, or a chunk's file is missing.
   static DcpFolder open(const std::string& folder, const DcpOptions& options = {});
 
   /// Returns the tensors, named by their paths joined with dots.

@@ -33,9 +33,8 @@ struct DeepSpeedFolder {
 };
 
 /// Opens FOLDER or FOLDER/TAG.
-/// Collective: no. Blocks: on the headers of all files. Throws: UsageError if there is no such folder or tag; DataError
-/// if a rank's file is missing or sizes do not add up. Both name the file. Model-parallel checkpoints (mp_rank_01) are
-/// refused.
+/// Blocks: on the headers of all files. Throws: UsageError if there is no such folder or tag; DataError if a rank's
+/// file is missing or sizes do not add up. Both name the file. Model-parallel checkpoints (mp_rank_01) are refused.
 DeepSpeedFolder open_deepspeed_folder(const std::string& folder, const DeepSpeedOptions& options = {});
 
 /// Returns true if `folder` has the file `latest` with a tag beside it, or is a tag's folder.

@@ -15,7 +15,7 @@
 namespace hasten::files {
 
 /// Writes FOLDER/NAME.dat. `data` holds the elements contiguously.
-/// Collective: no. Blocks: on the disk. Throws: DataError if it cannot be written whole.
+/// Blocks: on the disk. Throws: DataError if it cannot be written whole.
 void write_offload_weight(const std::string& folder, const TensorInfo& info, const void* data);
 
 /// Merges the tensors into FOLDER/index.json, at the end or in the place of entries of the same name. Writes nothing if
@@ -28,7 +28,7 @@ std::string offload_index_text(const core::Value& index);
 /// Returns true if the folder has an index of offloaded tensors. Throws: DataError for an index.json that is no JSON.
 bool is_offload_folder(const std::string& folder);
 
-/// Opens a folder. Collective: no. Blocks: on the index. Throws: DataError if the index is none.
+/// Opens a folder. Blocks: on the index. Throws: DataError if the index is none.
 TensorSourcePtr open_offload_folder(const std::string& folder);
 
 /// Opens the tensors of an index. `folder` is that of .dat files; an index that names safetensors files needs none.

@@ -20,8 +20,8 @@ struct SourceOptions {
 
 /// Opens a file (safetensors, torch.save, an index) or a folder. Folders: hasten's checkpoint, Hugging Face's model,
 /// Accelerate's state, DCP, FSDP, DeepSpeed; also a parent of pytorch_model_fsdp_0.
-/// Collective: no. Blocks: on headers. Throws: UsageError for a path that is not there or of no known form, naming what
-/// is there; DataError for a damaged file.
+/// Blocks: on headers. Throws: UsageError for a path that is not there or of no known form, naming what is there;
+/// DataError for a damaged file.
 TensorSourcePtr open_source(const std::string& path, const SourceOptions& options = {});
 
 /// Returns the form that open_source would take: "safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed".

@@ -18,16 +18,16 @@ namespace hasten::files {
 
 /// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
 /// DeepSpeed's. `weights`: the model's, whose shapes the state must have. Returns nothing if the folder has no such
-/// optimizer. Collective: no. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered
-/// parameters without `param_names`, and for state of other shapes.
+/// optimizer. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered parameters without
+/// `param_names`, and for state of other shapes.
 std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
 
 /// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.
-/// Collective: no. Blocks: no. Throws: DataError for a value of another form.
+/// Throws: DataError for a value of another form.
 PythonValue numbered_optimizer(const PythonValue& by_name);
 
 /// Writes FOLDER/state.safetensors with the state of the optimizers, and notes them in the manifest's parts.
-/// Collective: no. Blocks: on the disk. Throws: DataError; DiskError.
+/// Blocks: on the disk. Throws: DataError; DiskError.
 void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers,
                              core::Value& parts);
 

@@ -20,9 +20,9 @@ struct FetchOptions {
 /// Returns INTO/NAME with the archive's files. A single folder at the archive's top becomes NAME itself. `source` is a
 /// path, or an http(s) address. Processes of one host may call it at once, with and without rank0_first. The first
 /// takes a lock, works in a temporary folder, and renames it when it is complete.
-/// Collective: no. Blocks: on the network and the disk. Throws: UsageError without `into`, for an unknown kind of
-/// archive, or for a sha256 of the wrong form; CommError if the server cannot be reached; DataError for another hash, a
-/// damaged archive, or an entry outside of the folder.
+/// Blocks: on the network and the disk. Throws: UsageError without `into`, for an unknown kind of archive, or for a
+/// sha256 of the wrong form; CommError if the server cannot be reached; DataError for another hash, a damaged archive,
+/// or an entry outside of the folder.
 std::filesystem::path fetch_archive(const std::string& source, const FetchOptions& options);
 
 }  // namespace hasten::files

@@ -28,9 +28,9 @@ struct DownloadOptions {
 
 /// Downloads one file unless the cache has it, and returns its path. `repo` is "org/name". An unreachable server is no
 /// error if the cache has the revision. Processes of one host that request the same file download it once.
-/// Collective: no. Blocks: on the network. Throws: UsageError for an unknown repository, revision or file, a gated one,
-/// or a file that the cache lacks offline; CommError if the server cannot be reached; DataError for contents of another
-/// hash or size, of which nothing stays visible.
+/// Blocks: on the network. Throws: UsageError for an unknown repository, revision or file, a gated one, or a file that
+/// the cache lacks offline; CommError if the server cannot be reached; DataError for contents of another hash or size,
+/// of which nothing stays visible.
 std::string download(const std::string& repo, const std::string& file, const DownloadOptions& options = {},
                      const Environment& environment = Environment::current());
 
@@ -42,12 +42,12 @@ struct SnapshotOptions {
 };
 
 /// Downloads all files of a revision that the patterns select, and returns the folder of the snapshot.
-/// Collective: no. Blocks: on the network. Throws: as download.
+/// Blocks: on the network. Throws: as download.
 std::string snapshot(const std::string& repo, const SnapshotOptions& options = {},
                      const Environment& environment = Environment::current());
 
 /// Returns the paths of all files of a revision.
-/// Collective: no. Blocks: on the network. Throws: as download; CommError also where only the cache could answer.
+/// Blocks: on the network. Throws: as download; CommError also where only the cache could answer.
 std::vector<std::string> list_files(const std::string& repo, const DownloadOptions& options = {},
                                     const Environment& environment = Environment::current());
 
@@ -58,7 +58,7 @@ struct FilePart {
 
 /// Reads up to `count` bytes of a file from `begin` on by a range request. It does not touch the cache. From a server
 /// without ranges, bytes behind the part are not fetched.
-/// Collective: no. Blocks: on the network. Throws: as download.
+/// Blocks: on the network. Throws: as download.
 FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count,
                    const DownloadOptions& options = {}, const Environment& environment = Environment::current());
 

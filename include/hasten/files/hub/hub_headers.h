@@ -11,8 +11,8 @@ namespace hasten::files {
 
 /// Reads the headers of a repository's safetensors files (model.safetensors, or those that its index names) by range
 /// requests. The source has no values: read() throws UsageError.
-/// Collective: no. Blocks: on the network. Throws: UsageError for a repository that is not there or has no safetensors
-/// files; CommError if the server cannot be reached; DataError for a broken header.
+/// Blocks: on the network. Throws: UsageError for a repository that is not there or has no safetensors files; CommError
+/// if the server cannot be reached; DataError for a broken header.
 TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOptions& options,
                                  const Environment& environment);
 

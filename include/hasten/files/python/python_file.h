@@ -24,8 +24,7 @@ class PythonFile {
  public:
   enum class Form { kZip, kLegacy, kPickle };
 
-  /// Collective: no. Blocks: on the file. Throws: DataError if it is no such file or is damaged, with the byte
-  /// position.
+  /// Blocks: on the file. Throws: DataError if it is no such file or is damaged, with the byte position.
   static PythonFile open(const std::string& path);
   /// Reads from memory that `owner` keeps. `offset` is its place in the file `path`, for messages and for mapping.
   static PythonFile parse(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& path,
@@ -78,8 +77,8 @@ struct PythonWriteOptions {
 };
 
 /// Writes `value` as torch.save would. Tensors of one storage share it in the file. Storages' bytes come from their
-/// `data` or `read`. The file is synced and closed, not renamed. Collective: no. Blocks: on the disk. Throws:
-/// UsageError for a value that needs code to load (an object), a cycle, or more than 500 levels; DiskError.
+/// `data` or `read`. The file is synced and closed, not renamed. Blocks: on the disk. Throws: UsageError for a value
+/// that needs code to load (an object), a cycle, or more than 500 levels; DiskError.
 void write_python_file(Disk& disk, const std::string& path, const PythonValue& value,
                        const PythonWriteOptions& options = {});
 

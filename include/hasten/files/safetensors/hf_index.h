@@ -18,7 +18,7 @@ struct HfIndex {
 };
 
 /// Reads an index. A flat object tensor -> file (without "weight_map") is one as well.
-/// Collective: no. Blocks: no. Throws: DataError if it is no JSON object of texts, or names a file outside its folder.
+/// Throws: DataError if it is no JSON object of texts, or names a file outside its folder.
 HfIndex parse_hf_index(std::string_view json, const std::string& path);
 HfIndex read_hf_index(const std::string& path);
 

@@ -31,12 +31,12 @@ struct SafetensorsHeader {
 
 /// Reads the header from the first bytes of a file. `head` may be the whole file, or its first bytes as long as they
 /// hold the header. `file_bytes` is the size of the file.
-/// Collective: no. Blocks: no. Throws: DataError for a truncated file, holes, overlaps, duplicates, unknown dtypes, or
-/// a header above 100 MB; DataError for sizes that do not fit, or an odd last size of F4.
+/// Throws: DataError for a truncated file, holes, overlaps, duplicates, unknown dtypes, or a header above 100 MB;
+/// DataError for sizes that do not fit, or an odd last size of F4.
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view head, uint64_t file_bytes);
 
 /// Reads the header of a file, and not its values.
-/// Collective: no. Blocks: on the file. Throws: DataError as above, or if the file cannot be opened.
+/// Blocks: on the file. Throws: DataError as above, or if the file cannot be opened.
 SafetensorsHeader read_safetensors_header(const std::string& path);
 
 /// Returns the order in which safetensors lays tensors out: by element size, largest first, then by name.

@@ -9,7 +9,7 @@
 namespace hasten::files {
 
 /// Opens safetensors files. `path` is what messages name. Each file is one shard with whole tensors.
-/// Collective: no. Blocks: on the headers. Throws: DataError for a bad header, or a tensor that two files hold.
+/// Blocks: on the headers. Throws: DataError for a bad header, or a tensor that two files hold.
 TensorSourcePtr open_safetensors(const std::string& path, const std::vector<std::string>& files);
 inline TensorSourcePtr open_safetensors(const std::string& file) {
   return open_safetensors(file, {file});

@@ -33,8 +33,8 @@ struct WrittenWeights {
 /// Writes all tensors of `source`, in its order, to `out`. It is a file if it ends in .safetensors, .bin, .pt, .pth or
 /// .ckpt. Otherwise it is a folder of model.safetensors or pytorch_model.bin, or their shards with an index. Each file
 /// appears by rename, the index last. Files that an earlier save with the same names left in the folder go after that.
-/// Collective: no. Blocks: on the disk. Throws: UsageError if `out` cannot be written to or a dtype is not in the form;
-/// DataError if the source cannot be read, or if verify finds a difference; DiskError.
+/// Blocks: on the disk. Throws: UsageError if `out` cannot be written to or a dtype is not in the form; DataError if
+/// the source cannot be read, or if verify finds a difference; DiskError.
 WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::string& out,
                              const WeightWriteOptions& options = {});
 

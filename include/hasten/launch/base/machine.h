@@ -36,8 +36,7 @@ struct Machine {
 };
 
 /// Returns this machine: the CPUs that this process may run on, the GPUs that CUDA_VISIBLE_DEVICES leaves. `root` is
-/// where /sys, /proc and /dev are looked for; empty: HASTEN_MACHINE_ROOT, which tests set. Collective: no. Blocks: no.
-/// Throws: nothing.
+/// where /sys, /proc and /dev are looked for; empty: HASTEN_MACHINE_ROOT, which tests set.
 Machine this_machine(const Environment& environment, std::string root = "");
 
 /// Returns the numbers of a list as the kernel writes it: "0-3,8" is 0 1 2 3 8.

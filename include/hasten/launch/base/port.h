@@ -4,12 +4,12 @@
 namespace hasten::launcher {
 
 /// Returns a port that nothing on this machine uses now. It is not held: another process may take it before the workers
-/// do, which the kernel's random choice makes unlikely. Collective: no. Blocks: no. Throws: InternalError if the system
-/// has no port or no socket left.
+/// do, which the kernel's random choice makes unlikely. Throws: InternalError if the system has no port or no socket
+/// left.
 int free_port();
 
 /// Returns true if nothing on this machine listens on `port` (1 to 65535).
-/// Collective: no. Blocks: no. Throws: InternalError if the system has no socket left.
+/// Throws: InternalError if the system has no socket left.
 bool port_is_free(int port);
 
 }  // namespace hasten::launcher

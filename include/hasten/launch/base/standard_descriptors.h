@@ -5,7 +5,6 @@ namespace hasten::launcher {
 
 /// Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed (`command <&- >&- 2>&-`, a daemon). Otherwise
 /// the next socket or file would become this process's standard output. To be called before anything is opened.
-/// Collective: no. Blocks: no. Throws: nothing.
 void open_standard_descriptors() noexcept;
 
 }  // namespace hasten::launcher

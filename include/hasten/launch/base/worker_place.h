@@ -27,19 +27,25 @@ struct RoleCount {
   bool operator==(const RoleCount&) const = default;
 };
 
-/// Settings that all workers of one run share.
+/// Settings that all workers of one run share: of a plan, of the options of a launch, of the workers' variables.
 struct RunSettings {
   /// Where rank 0 of the workers opens the store; the launcher itself serves none.
   std::string master_addr = "127.0.0.1";
-  int master_port = 29500;
+  /// 0: a port that is free when the workers start.
+  int master_port = 0;
+  /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Empty in a plan: one is made (--standalone).
   std::string run_id = "none";
+  /// The workers' ROLE_NAME, and in the prefix of `tee`.
   std::string role = "default";
-  /// Several roles (--roles ps=1,trainer=2) in the place of one; empty: all workers have `role`.
+  /// Several roles (--roles ps=1,trainer=2) in the place of one, which take the ranks in their order; together as many
+  /// as there are workers. Empty: all workers have `role`.
   std::vector<RoleCount> roles = {};
   /// HASTEN_RUN_KEY: 64 hexadecimal digits by which the processes of this run recognise each other. If it is empty,
   /// none is set.
   std::string run_key = {};
   int restart_count = 0;
+  /// How often a failed group of workers is started again, with a new attempt number, and a new port where it was not
+  /// given.
   int max_restarts = 0;
   /// Names of the signals that the launcher forwards.
   std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";

@@ -40,11 +40,8 @@ struct Cluster {
   std::string problem = {};
 };
 
-/// The whole file, nothing if it cannot be read.
+/// The whole file, nothing if it cannot be read; core::read_file reads real ones.
 using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
-
-/// Returns the reader of real files.
-std::optional<std::string> read_whole_file(const std::string& path);
 
 /// Throws: UsageError if a variable or file is there and cannot be understood.
 Cluster find_cluster(const Environment& environment, const FileReader& read_file);

@@ -32,7 +32,7 @@ struct CommandLine {
 };
 
 /// Reads `words`. A value that does not fit its option, an unknown option or a missing value becomes one of
-/// `problems`. Collective: no. Blocks: no. Throws: nothing.
+/// `problems`.
 CommandLine read_command_line(std::span<const OptionGroup> groups, const std::vector<std::string>& words);
 
 /// Returns the mistake in `value` ("'abc' is not a whole number between 1 and 8"), "" if it fits the option.

@@ -50,7 +50,7 @@ struct OptionGroup {
   std::vector<Option> options;
 };
 
-/// Returns all options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
+/// Returns all options of `hasten launch`.
 const std::vector<OptionGroup>& launch_options();
 
 /// Returns the option of this name, nullptr if there is none; dashes count as underscores. A name that an older release

@@ -51,8 +51,8 @@ struct OutputOptions {
   std::string role = "default";
 };
 
-/// Returns the plan for the worker at `place`, its files in `folder`/<local rank>. Collective: no. Blocks: no. Throws:
-/// UsageError if an option is malformed or names a worker that there is not.
+/// Returns the plan for the worker at `place`, its files in `folder`/<local rank>. Throws: UsageError if an option is
+/// malformed or names a worker that there is not.
 OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, const std::string& folder);
 
 /// Returns true if the options request files.

@@ -44,7 +44,6 @@ struct EnvironmentPlan {
 /// - OMP_NUM_THREADS becomes 1 if the machine has several workers, and TORCH_NCCL_ASYNC_ERROR_HANDLING becomes 1. These
 ///   two and the interface are set only if they are unset.
 /// - TORCHELASTIC_USE_AGENT_STORE is False, unlike torchrun's, because no agent serves a store.
-/// Collective: no. Blocks: no. Throws: nothing.
 Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& place);
 
 /// Returns "--local-rank=N" for a worker if --pass_local_rank is set, else nothing.

@@ -12,8 +12,7 @@
 namespace hasten::launcher {
 
 /// Returns a sentence for each kind of device that the settings ask for and this machine lacks. It has the setting, its
-/// origin, and what there is. Empty if there is all, or the run stays on the CPU. Collective: no. Blocks: no. Throws:
-/// nothing.
+/// origin, and what there is. Empty if there is all, or the run stays on the CPU.
 std::vector<std::string> missing_devices(const LaunchSettings& settings, const Machine& machine,
                                          const Environment& environment);
 

@@ -27,14 +27,10 @@ struct RunPlan {
   int min_machines = 1;
   int max_machines = 1;
   int machine_rank = 0;
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;  ///< 0: one that is free
   std::string rdzv_backend = "static";
   std::string rdzv_endpoint = {};
   RendezvousConf rdzv_conf = {};  ///< its join_timeout is for static machines, too
-  std::string run_id = "none";    ///< empty: one is made (--standalone)
-  std::string role = "default";
-  std::vector<RoleCount> roles = {};  ///< --roles; together as many as there are processes
+  RunSettings run = {};
 
   /// Returns true if machines may come and go: the launchers use a rendezvous (elastic_run.h).
   bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }

@@ -15,8 +15,8 @@ namespace hasten::launcher {
 /// Carries the plan out. Returns the exit code of the machine that failed first, and 0 if none did. If this process
 /// received signal s that ends it, returns 128 + s. `hasten` is this command's path, which must be the same on all
 /// machines. Through OpenMPI or Slurm this process becomes mpirun or srun. Must be called while the process has one
-/// thread. Collective: no. Blocks: until no process is left anywhere that can be reached. Throws: UsageError if the
-/// system allows no further process.
+/// thread. Blocks: until no process is left anywhere that can be reached. Throws: UsageError if the system allows no
+/// further process.
 int run_remote(const RemotePlan& plan, const std::string& hasten, const Environment& environment,
                std::chrono::duration<double> shutdown_timeout);
 

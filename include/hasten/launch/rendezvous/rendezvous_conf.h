@@ -22,8 +22,7 @@ struct RendezvousConf {
 };
 
 /// Reads "join_timeout=60,last_call_timeout=5"; missing keys have their defaults. `problems` takes a sentence for each
-/// unknown key (with "did you mean"), each value of a wrong form, and each contradiction. Collective: no. Blocks: no.
-/// Throws: nothing.
+/// unknown key (with "did you mean"), each value of a wrong form, and each contradiction.
 RendezvousConf read_rendezvous_conf(const std::string& conf, std::vector<std::string>& problems);
 
 }  // namespace hasten::launcher

@@ -24,8 +24,8 @@ struct ElasticOptions {
   std::string local_addr = {};
 };
 
-/// Runs as run_local does, with the launchers that meet at the endpoint under the run's id. run_id must be the same for
-/// all. Collective: of the launchers that take part. Blocks: until the run is over, or a signal requested this
+/// Runs as run_local does, with the launchers that meet at the endpoint under the run's id. run.run_id must be the same
+/// for all. Collective: of the launchers that take part. Blocks: until the run is over, or a signal requested this
 /// launcher's end, and none of its workers is left. Throws: UsageError if there is no secret, or an address is not one.
 /// HASTEN_ETCD_USER of the inherited variables is the user for etcd ("name:password"), which workers do not get.
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,

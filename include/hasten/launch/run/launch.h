@@ -27,8 +27,8 @@ int launch_function(int num_processes, const std::function<int()>& function, con
 /// first failing process's exit code (128 + s for signal s). If signal s stopped this process, returns 128 + s.
 /// Standard error has the report of a failure by then. While it runs, options.signals_to_handle are handled here and
 /// not by the caller's handlers.
-/// Collective: no. Blocks: until no worker and none of its children is left. Throws: UsageError if this process has
-/// more than one thread, or as launcher::run_local does.
+/// Blocks: until no worker and none of its children is left. Throws: UsageError if this process has more than one
+/// thread, or as launcher::run_local does.
 template <class Function>
 int launch(int num_processes, Function&& function, const LaunchOptions& options = {}) {
   if constexpr (std::is_void_v<std::invoke_result_t<Function&>>) {

@@ -18,7 +18,7 @@ namespace hasten {
 /// How a run is started on this machine. The defaults fit a run on one machine.
 struct LaunchOptions {
   /// How many machines the run has, and which of them this is. With several, their launchers connect at
-  /// master_addr:master_port before a worker is started (static_rendezvous.h).
+  /// run.master_addr:run.master_port before a worker is started (static_rendezvous.h).
   int num_machines = 1;
   int machine_rank = 0;
   /// How many workers each machine has, by machine_rank. Empty: all as many as this one. Ranks count machine
@@ -26,27 +26,17 @@ struct LaunchOptions {
   std::vector<int> workers_of_machines = {};
   /// Seconds to wait there for the others. Default: torchrun's.
   double join_timeout_s = 600;
-  /// Where rank 0 opens the store.
-  std::string master_addr = "127.0.0.1";
-  /// 0: a port that is free now.
-  int master_port = 0;
+  /// Settings of all workers: where rank 0 opens the store, restarts, the run's name and roles. `run_key`,
+  /// `restart_count` and `signals` are set for each run.
+  launcher::RunSettings run = {};
   /// Seconds between SIGTERM and SIGKILL when workers are stopped. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT of
   /// the environment, else 30, as torchrun has it.
   std::optional<double> shutdown_timeout_s = {};
-  /// How often a failed group of workers is started again, with a new attempt number, and a new port where it
-  /// was not given.
-  int max_restarts = 0;
   /// Seconds before the first restart; they double with each further one, up to 30.
   double monitor_interval_s = 0.1;
   /// Signals to this process that are passed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run, others
   /// do not. Default: those four and SIGUSR1.
   std::vector<int> signals_to_handle = {};
-  /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
-  std::string run_id = {};
-  /// The workers' ROLE_NAME, and in the prefix of `tee`.
-  std::string role = "default";
-  /// Several roles instead, which take the ranks in their order; together as many as there are workers.
-  std::vector<launcher::RoleCount> roles = {};
   /// Destination of the workers' output; see launcher::OutputOptions (output.h). With `redirects` or `tee` and without
   /// `log_dir`, files are below TMPDIR.
   std::string log_dir = {};

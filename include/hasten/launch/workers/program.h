@@ -27,7 +27,7 @@ enum class ProgramKind {
 
 /// Finds `words[0]` as a shell does: by path if it has a slash, else in PATH. Python is PYTHON_EXEC, as with torchrun,
 /// else the python3 of PATH, with its output unbuffered. The other words are passed on untouched.
-/// Collective: no. Blocks: no. Throws: UsageError if there is no such file or it cannot be executed.
+/// Throws: UsageError if there is no such file or it cannot be executed.
 Program find_program(const std::vector<std::string>& words, const Environment& environment,
                      ProgramKind kind = ProgramKind::kByName);
 

@@ -107,7 +107,7 @@ bool ends_run(int signal);
 ///  - Another signal: passed on to the workers.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
 ///    ended.
-/// Collective: no. Blocks: until every group is gone. Throws: what start and before_attempt throw.
+/// Blocks: until every group is gone. Throws: what start and before_attempt throw.
 Outcome supervise(WorkerProcesses& processes, const SupervisorOptions& options);
 
 }  // namespace hasten::launcher

@@ -23,8 +23,7 @@ struct CurvePoint {
 using Curve = std::vector<CurvePoint>;
 
 /// Returns at most `most` points (at least 4): the smallest and the largest value of each bucket, and the first and
-/// last point. So no spike is lost. Shorter curves stay as they are. Collective: no. Blocks: no. Throws: nothing but
-/// std::bad_alloc.
+/// last point. So no spike is lost. Shorter curves stay as they are.
 Curve reduce_curve(const Curve& curve, size_t most);
 
 struct BoardRun {
@@ -52,22 +51,20 @@ struct BoardRun {
 };
 
 /// Returns the runs in folders and below: each folder with a journal, and each other folder with event files.
-/// Collective: no. Blocks: no. Throws: DataError if there is none.
+/// Throws: DataError if there is none.
 std::vector<BoardRun> read_runs(const std::vector<std::filesystem::path>& folders);
 
 /// Returns the runs in the form of the page's script; `version` distinguishes states. `</` does not occur in it.
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_data(const std::vector<BoardRun>& runs, int64_t version, bool live);
 
-/// Returns the whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the whole page.
 std::string board_page(const std::string& data);
 
-/// Total size of the files that read_runs reads: changes when there is news. Collective: no. Blocks: no. Throws:
-/// nothing.
+/// Total size of the files that read_runs reads: changes when there is news.
 int64_t runs_version(const std::vector<std::filesystem::path>& folders);
 
 /// Serves the page at http://address:port/ and calls `started` with that address, until `ends` returns true.
-/// Collective: no. Blocks: until then. Throws: UsageError if the address cannot be used.
+/// Blocks: until then. Throws: UsageError if the address cannot be used.
 void serve_board(const std::vector<std::filesystem::path>& folders, const std::string& address, int port,
                  const std::function<void(const std::string&)>& started, const std::function<bool()>& ends);
 

@@ -32,21 +32,20 @@ struct JournalStatus {
 };
 
 /// Returns the first parts of all journals in a folder and below, in the order of their paths.
-/// Collective: no. Blocks: no. Throws: DataError if there is none.
+/// Throws: DataError if there is none.
 std::vector<std::filesystem::path> find_journals(const std::filesystem::path& folder);
 
-/// Reads a journal and the acknowledgements beside it. Collective: no. Blocks: no. Throws: DataError.
+/// Reads a journal and the acknowledgements beside it. Throws: DataError.
 JournalStatus read_status(const std::filesystem::path& journal);
 
 /// Runs a follower of the journal until its trackers have the end of the run. The end of standard input means that the
 /// training is gone. They then have `drain_timeout_s`. Returns 0, or 3 if not everything has arrived.
-/// Collective: no. Blocks: yes. Throws: DataError, UsageError (another process follows the journal).
+/// Blocks: yes. Throws: DataError, UsageError (another process follows the journal).
 int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment,
                      const SayLine& say);
 
 /// Hands over what has not arrived of an ended run, to its own trackers or, with `to`, to that one. Returns true if
-/// everything has arrived. Collective: no. Blocks: at most `timeout_s`. Throws: UsageError if the run is still written
-/// or followed.
+/// everything has arrived. Blocks: at most `timeout_s`. Throws: UsageError if the run is still written or followed.
 bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig>& to, double timeout_s,
               const Environment& environment, const SayLine& say);
 

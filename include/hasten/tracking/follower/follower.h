@@ -15,8 +15,7 @@ namespace hasten::tracking {
 
 class Follower {
  public:
-  /// Starts the threads. Collective: no. Blocks: no. Throws: UsageError for an unknown tracker, DataError if the
-  /// journal cannot be read.
+  /// Starts the threads. Throws: UsageError for an unknown tracker, DataError if the journal cannot be read.
   explicit Follower(FollowerOptions options);
   /// Abandons what has not arrived, without waiting for it.
   ~Follower();
@@ -25,10 +24,9 @@ class Follower {
 
   /// Declares that nothing more will be written: trackers read to the end, and a run without a "finish" record has
   /// crashed.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void close();
   /// Waits until all trackers have got the end of the run, or are parked. Returns true if all of them got everything.
-  /// Collective: no. Blocks: at most `timeout`. Throws: nothing.
+  /// Blocks: at most `timeout`.
   bool wait(std::chrono::milliseconds timeout);
   /// Returns true if no tracker has anything left to do.
   bool is_done() const;

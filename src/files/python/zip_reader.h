@@ -20,9 +20,8 @@ struct ZipRecord {
 class ZipReader {
  public:
   /// Reads the directory of `archive`, which must outlive this. `path` appears in messages.
-  /// Collective: no. Blocks: no. Throws: DataError for a truncated or inconsistent archive, records that overlap or
-  /// share a name, encryption, or an unknown method; DataError for more than 4 GiB, or a ratio above 1100 in a deflated
-  /// record.
+  /// Throws: DataError for a truncated or inconsistent archive, records that overlap or share a name, encryption, or an
+  /// unknown method; DataError for more than 4 GiB, or a ratio above 1100 in a deflated record.
   ZipReader(std::string_view archive, std::string path);
 
   const std::vector<ZipRecord>& records() const noexcept { return records_; }

@@ -16,8 +16,8 @@ struct WrittenPickle {
 };
 
 /// Writes `value`. Tensors name their storages by persistent ids, as torch.save does.
-/// Collective: no. Blocks: no. Throws: UsageError for an object of an unknown class, a cycle, a numpy array, or more
-/// than 500 levels; UsageError for a tensor that is sparse or otherwise without strides.
+/// Throws: UsageError for an object of an unknown class, a cycle, a numpy array, or more than 500 levels; UsageError
+/// for a tensor that is sparse or otherwise without strides.
 WrittenPickle write_pickle(const PythonValue& value);
 
 }  // namespace hasten::files

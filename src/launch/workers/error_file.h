@@ -15,11 +15,10 @@ constexpr size_t kMaxMessageBytes = 16 * 1024;
 
 /// Returns the message in `path`; of a longer one its first kMaxMessageBytes and its length. Returns nothing if there
 /// is no such file or it holds no message. A worker that ends while it writes must not hide the cause of its end.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::optional<std::string> read_error_message(const std::string& path);
 
 /// Writes `message` with the current time to `path`. Does nothing if the file cannot be written, since the caller is
-/// ending because of a worse error. Collective: no. Blocks: no. Throws: nothing.
+/// ending because of a worse error.
 void write_error_file(const std::string& path, const std::string& message);
 
 }  // namespace hasten::launcher

@@ -30,8 +30,8 @@ struct Pickle {
 /// Reads the pickle at the beginning of `bytes`. `path` and `offset` (of the pickle in the file) appear in messages. A
 /// value that contains itself is cut: the inner reference becomes kCycle. Of equal keys in a dict the last value
 /// counts.
-/// Collective: no. Blocks: no. Throws: DataError, with the byte position, for a truncated pickle, an unknown opcode or
-/// a stack underflow; DataError for a length beyond the end, too much memory, or a tensor outside its storage.
+/// Throws: DataError, with the byte position, for a truncated pickle, an unknown opcode or a stack underflow; DataError
+/// for a length beyond the end, too much memory, or a tensor outside its storage.
 Pickle read_pickle(std::string_view bytes, const std::string& path, const PickleOptions& options = {},
                    uint64_t offset = 0);
 

@@ -32,11 +32,11 @@ struct FailureFacts {
   /// Its last lines on standard error, each with its newline. Those that the message has are not shown again.
   std::string error_tail = {};
   std::string log_file = {};
-  int max_restarts = 0;
 };
 
 /// Returns the report, ending in a newline; "" if the outcome has no root cause. `places` are those of the workers by
-/// local rank. Collective: no. Blocks: no. Throws: nothing.
-std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts);
+/// local rank, `run` has the number of restarts.
+std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts,
+                           const RunSettings& run = {});
 
 }  // namespace hasten::launcher

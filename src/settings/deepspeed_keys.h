@@ -47,7 +47,6 @@ struct DeepSpeedKey {
 const std::vector<DeepSpeedKey>& deepspeed_keys();
 
 /// Returns the entry of a path, also under its short name without "stage3_"; null if there is none.
-/// Collective: no. Blocks: no. Throws: nothing.
 const DeepSpeedKey* find_deepspeed_key(std::string_view path);
 
 /// Returns the last names of the keys of a section ("" for the top), for did-you-mean.
