@@ -47,7 +47,8 @@ struct EnvironmentPlan {
 /// Collective: no. Blocks: no. Throws: nothing.
 Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& place);
 
-/// Returns "--local-rank=N" for a worker if --pass_local_rank is set, else nothing.
+/// Returns "--local-rank=N" for a worker if --pass_local_rank is set, or the name of --pass_local_rank_as in its place,
+/// else nothing.
 std::vector<std::string> worker_arguments(const LaunchSettings& settings, const WorkerPlace& place);
 
 }  // namespace hasten::launcher
