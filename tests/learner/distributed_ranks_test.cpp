@@ -494,6 +494,26 @@ HASTEN_PROCESS_CASE(setup_and_teardown) {
   return 0;
 }
 
+HASTEN_PROCESS_CASE(setup_with_gpu) {
+  const auto alone = setup_distrib(std::nullopt, {.cpu = true});
+  std::printf("alone among %d\n", alone.world_size());
+  try {
+    setup_distrib(0, {.cpu = true});
+  } catch (const UsageError& error) {
+    std::printf("%s\n", error.what());
+  }
+  return 0;
+}
+
+TEST(DistributedLearner, SetupWithTheNumberOfAGpuRefusesAnotherDevice) {
+  for (const auto& result : testing::run_processes(2, "setup_with_gpu")) {
+    EXPECT_NE(result.output.find("alone among 1\n"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("setup_distrib(0) asks for GPU 0, but this process computes on cpu"),
+              std::string::npos)
+        << result.output;
+  }
+}
+
 TEST(DistributedLearner, SetupMeetsTheProcessesOfTheEnvironmentAndTeardownEndsThem) {
   const auto results = testing::run_processes(2, "setup_and_teardown");
   const auto line = [](const std::string& output) {
