@@ -47,7 +47,7 @@ GptjConfig GptjConfig::from_json(const core::Value& value) {
   config.n_inner = read.integer("n_inner", 0);
   config.layer_norm_epsilon = read.number("layer_norm_epsilon", config.layer_norm_epsilon);
   config.initializer_range = read.number("initializer_range", config.initializer_range);
-  config.tie_word_embeddings = read.flag("tie_word_embeddings", false);
+  read.require("tie_word_embeddings", read.flag("tie_word_embeddings", false), false);
   const std::string activation = read.string("activation_function", "gelu_new");
   config.tanh_gelu =
       read.one_of("activation_function", activation, {"gelu_new", "gelu_pytorch_tanh", "gelu"}) != "gelu";
@@ -94,7 +94,6 @@ GptjImpl::GptjImpl(const GptjConfig& config) : CausalLmModule("Gptj"), config_(c
   for (int64_t i = 0; i < config.n_layer; ++i) blocks_->push_back(GptjBlock(config, i));
   ln_f_ = transformer->register_module("ln_f", norm_of(config));
   lm_head_ = register_module("lm_head", torch::nn::Linear(config.n_embd, config.vocab_size));
-  if (config.tie_word_embeddings) lm_head_->weight = lm_head_->register_parameter("weight", wte_->weight);
   inverse_frequencies_ = rotary_inverse_frequencies({}, config.rotary_dim);
   detail::initialize_normal(*this, config.initializer_range);
 }

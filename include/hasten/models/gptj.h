@@ -20,7 +20,6 @@ struct GptjConfig {
   int64_t n_inner = 0;      ///< 0: 4 * n_embd
   double layer_norm_epsilon = 1e-5, initializer_range = 0.02;
   bool tanh_gelu = true;  ///< "gelu_new"; false: "gelu"
-  bool tie_word_embeddings = false;
 
   /// Reads config.json of transformers. Throws: UsageError for a setting that is not there (another activation, no
   /// rotary_dim).
