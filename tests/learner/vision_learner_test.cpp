@@ -92,7 +92,8 @@ TEST_F(ReadyLearners, TheEncoderOfALanguageModelBeginsAClassifier) {
 }
 
 TEST_F(ReadyLearners, PretrainedWeightsAreAFileAFolderOrAnAddressWithItsHash) {
-  testing::HubServer server([](const testing::HubRequest&) { return testing::HubAnswer{.body = "weights"}; });
+  files::testing::HubServer server(
+      [](const files::testing::HubRequest&) { return files::testing::HubAnswer{.body = "weights"}; });
   const auto environment = Environment::of({{"HF_HUB_CACHE", folder_.string()}});
   const std::string address = server.url() + "/net.pth", hash = core::sha256_hex("weights");
 

@@ -20,8 +20,8 @@ GradientBucket cast_bucket(const GradientBucket& bucket, at::ScalarType dtype) {
 
 CommHook wrapped(CommHook inner, at::ScalarType dtype, const char* name) {
   if (!inner) {
-    throw UsageError({"ddp"}, name, " is given an empty hook; expected the hook that it wraps. Without one: ", name,
-                     "().");
+    throw UsageError({"ddp"}, name, " is given an empty hook; expected the hook that it wraps. Without one take ",
+                     "fp16_compress() or bf16_compress().");
   }
   return [inner = std::move(inner), dtype](const GradientBucket& bucket, const comm::Group& group) {
     const auto own = bucket.buffer.scalar_type();
@@ -33,12 +33,12 @@ CommHook wrapped(CommHook inner, at::ScalarType dtype, const char* name) {
 
 }  // namespace
 
-CommHook fp16_compress(CommHook inner) {
-  return wrapped(std::move(inner), at::kHalf, "fp16_compress");
+CommHook fp16_compress_wrapper(CommHook inner) {
+  return wrapped(std::move(inner), at::kHalf, "fp16_compress_wrapper");
 }
 
-CommHook bf16_compress(CommHook inner) {
-  return wrapped(std::move(inner), at::kBFloat16, "bf16_compress");
+CommHook bf16_compress_wrapper(CommHook inner) {
+  return wrapped(std::move(inner), at::kBFloat16, "bf16_compress_wrapper");
 }
 
 }  // namespace hasten::parallel

@@ -9,7 +9,7 @@ namespace hasten::parallel {
 /// Buckets of other dtypes than float32 and float64 go to `inner` as they are. power_sgd exchanges buckets of 16 bits
 /// without products, so that it gains nothing here.
 /// Collective, Blocks: as `inner`. Throws: UsageError for an empty `inner`.
-CommHook fp16_compress(CommHook inner);
-CommHook bf16_compress(CommHook inner);
+CommHook fp16_compress_wrapper(CommHook inner);
+CommHook bf16_compress_wrapper(CommHook inner);
 
 }  // namespace hasten::parallel
