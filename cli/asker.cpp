@@ -11,6 +11,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
+#include "hasten/core/number.h"
 
 namespace hasten::cli {
 namespace {
@@ -132,6 +133,15 @@ std::string Asker::need(const std::string& question) {
     std::string line = ask(question);
     if (!line.empty()) return line;
     std::cout << "This has no default.\n";
+  }
+}
+
+double Asker::real(const std::string& question, double fallback, double least) {
+  while (true) {
+    const std::string line = ask(question, text(fallback));
+    const auto number = core::real_number(line);
+    if (number && *number >= least) return *number;
+    std::cout << "'" << line << "' is not a number of at least " << text(least) << ".\n";
   }
 }
 

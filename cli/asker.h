@@ -34,6 +34,9 @@ class Asker {
   /// A whole number within the range; asks again until it is one.
   int64_t number(const std::string& question, int64_t fallback, const Range& range);
 
+  /// A number from `least` on; asks again until it is one.
+  double real(const std::string& question, double fallback, double least);
+
   /// Yes or no; asks again until it is one of them.
   bool yes(const std::string& question, bool fallback);
 

@@ -1,11 +1,10 @@
 // `hasten config`: asks questions and writes Accelerate's configuration file. `config default` writes one without
 // questions. `config update` converts an old one to today's form.
-#include <filesystem>
 #include <iostream>
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/launch/base/machine.h"
+#include "hasten/launch/config/basic_config.h"
 #include "help.h"
 #include "interview.h"
 #include "options.h"
@@ -13,7 +12,6 @@
 namespace hasten::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using launcher::CommandLine;
 
 const HelpText kHelp = {"hasten config [default|update] [OPTIONS]",
@@ -35,13 +33,11 @@ int ask(const std::string& path, const std::string& precision) {
 
 // As Accelerate's, always JSON, which YAML readers take.
 int write_default(const CommandLine& line, const std::string& path) {
-  if (fs::exists(path)) {
+  const std::string precision = line.has("mixed_precision") ? line.text("mixed_precision") : "no";
+  if (!write_basic_config({.mixed_precision = precision, .path = path})) {
     throw UsageError({"config"}, "'", path, "' exists already. Remove it, use hasten config, or name another file ",
                      "with --config_file.");
   }
-  const std::string precision = line.has("mixed_precision") ? line.text("mixed_precision") : "no";
-  const int num_gpus = launcher::this_machine(Environment::current()).num_gpus();
-  launcher::write_config(launcher::to_json(launcher::basic_config(precision, num_gpus).values), path);
   std::cout << "The configuration is in " << path << ".\n";
   return 0;
 }

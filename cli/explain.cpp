@@ -1,4 +1,4 @@
-// The table of explain.h. A secret's value is not shown.
+// The tables of explain.h. A secret's value is not shown, nor --explain itself.
 #include "explain.h"
 
 #include <algorithm>
@@ -11,15 +11,18 @@ namespace {
 using launcher::Setting;
 
 struct Row {
+  std::string_view title;  // of its group
   std::string name, value, origin;
+  bool is_default;
 };
 
-Row row_of(const Setting& setting) {
+Row row_of(const Setting& setting, std::string_view title) {
   const bool is_switch = setting.option->kind == launcher::OptionKind::kSwitch;
   std::string value = join(setting.values, ",");
   if (value.empty()) value = is_switch ? "False" : "-";
   if (setting.option->name.starts_with("aws_") && !setting.values.empty()) value = "(not shown)";
-  return {std::string(setting.option->name), value, setting.origin};
+  return {title, std::string(setting.option->name), value, setting.origin,
+          setting.source == launcher::Source::kDefault};
 }
 
 std::string padded(std::string word, size_t width) {
@@ -27,26 +30,40 @@ std::string padded(std::string word, size_t width) {
   return word;
 }
 
-}  // namespace
-
-std::string explained(const launcher::LaunchSettings& settings) {
-  std::vector<Row> rows;
+std::string table_of(const std::vector<Row>& rows) {
   size_t name_width = 0, value_width = 0;
-  for (const Setting& setting : settings.all()) {
-    rows.push_back(row_of(setting));
-    name_width = std::max(name_width, rows.back().name.size());
-    if (rows.back().value.size() <= 40) value_width = std::max(value_width, rows.back().value.size());
+  for (const Row& row : rows) {
+    name_width = std::max(name_width, row.name.size());
+    if (row.value.size() <= 40) value_width = std::max(value_width, row.value.size());
   }
   std::string table;
-  size_t next = 0;
-  for (const launcher::OptionGroup& group : launcher::launch_options()) {
-    table += text(table.empty() ? "" : "\n", group.title, ":\n");
-    for (size_t i = 0; i < group.options.size(); ++i, ++next) {
-      const Row& row = rows[next];
-      table += text("  ", padded(row.name, name_width), "  ", padded(row.value, value_width), "  ", row.origin, "\n");
-    }
+  std::string_view title;
+  for (const Row& row : rows) {
+    if (row.title != title) table += text(table.empty() ? "" : "\n", row.title, ":\n");
+    title = row.title;
+    table += text("  ", padded(row.name, name_width), "  ", padded(row.value, value_width), "  ", row.origin, "\n");
   }
   return table;
+}
+
+}  // namespace
+
+std::string explained(const launcher::LaunchSettings& settings, bool all) {
+  std::vector<Row> chosen, defaults;
+  size_t next = 0;
+  for (const launcher::OptionGroup& group : launcher::launch_options()) {
+    for (size_t i = 0; i < group.options.size(); ++i, ++next) {
+      const Row row = row_of(settings.all()[next], group.title);
+      if (row.name == "explain") continue;
+      (row.is_default ? defaults : chosen).push_back(row);
+    }
+  }
+  const std::string first = chosen.empty() ? "No setting differs from its default.\n" : table_of(chosen);
+  if (!all) {
+    return text(first, "\n", defaults.size(),
+                " settings have their defaults; hasten launch --explain all shows them.\n");
+  }
+  return text(first, "\nDefaults\n\n", table_of(defaults));
 }
 
 }  // namespace hasten::cli

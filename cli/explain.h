@@ -1,4 +1,4 @@
-// `hasten launch --explain`: every setting, its value and where it came from.
+// `hasten launch --explain`: settings with their values and sources, those that are not the default first.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace hasten::cli {
 
-/// A table with one line a setting, by the groups of the help.
-std::string explained(const launcher::LaunchSettings& settings);
+/// A table with one line a setting, by the groups of the help: those with another source than the default. With `all`
+/// those with their defaults follow. Without it the last line counts them.
+std::string explained(const launcher::LaunchSettings& settings, bool all);
 
 }  // namespace hasten::cli

@@ -98,7 +98,6 @@ class Interview {
   }
 
   void way_of_training() {
-    if (type_ == "MULTI_CPU") return;
     std::vector<std::string> ways = {"data parallelism (DDP)", "DeepSpeed", "FSDP"};
     if (type_ == "MULTI_GPU") ways.push_back("Megatron-LM");
     const size_t way = asker_.choose("How shall it train?", ways);
@@ -117,13 +116,42 @@ class Interview {
       set_in(section, "zero_stage", {stage});
       if (stage >= 2) {
         set_in(section, "offload_optimizer_device",
-               {choice("Where does the optimizer state lie?", {"none", "cpu", "nvme"})});
-        set_in(section, "offload_param_device", {choice("Where do parameters lie?", {"none", "cpu", "nvme"})});
+               {place("Where does the optimizer state lie?", "offload_optimizer_nvme_path")});
+        set_in(section, "offload_param_device", {place("Where do parameters lie?", "offload_param_nvme_path")});
       }
       set_in(section, "gradient_accumulation_steps", {asker_.number("Batches to a step", 1, {.least = 1})});
+      if (asker_.yes("Clip gradients", false)) {
+        set_in(section, "gradient_clipping", {asker_.real("The largest norm of all together", 1.0, 0.0)});
+      }
       if (stage == 3) set_in(section, "zero3_save_16bit_model", {asker_.yes("Save whole models in 16 bits", false)});
     }
     set_in(section, "zero3_init_flag", {asker_.yes("Build models in shards (stage 3)", false)});
+    if (asker_.yes("Does the model have mixture-of-experts layers", false)) {
+      set_in(section, "deepspeed_moe_layer_cls_names", {asker_.need("Their classes, separated by commas")});
+    }
+    if (num_machines_ > 1) deepspeed_machines(section);
+  }
+
+  // A device, and the folder on it where it is NVMe.
+  std::string place(const std::string& question, const char* path_key) {
+    std::string device = choice(question, {"none", "cpu", "nvme"});
+    if (device == "nvme") set_in("deepspeed_config", path_key, {asker_.ask("Folder on the NVMe device", "/nvme")});
+    return device;
+  }
+
+  void deepspeed_machines(const char* section) {
+    const std::string launcher =
+        choice("What starts it on the other machines?", {"standard", "pdsh", "openmpi", "slurm"});
+    set_in(section, "deepspeed_multinode_launcher", {launcher});
+    if (launcher == "standard") return;  // a command on each machine
+    set_in(section, "deepspeed_hostfile", {asker_.need("Its hostfile")});
+    const std::string without = asker_.ask("Machines or GPUs to leave out, such as node2:0,1 (empty: none)");
+    if (!without.empty()) {
+      set_in(section, "deepspeed_exclusion_filter", {without});
+      return;
+    }
+    const std::string only = asker_.ask("Machines or GPUs to use, such as node1@node2:0,1 (empty: all)");
+    if (!only.empty()) set_in(section, "deepspeed_inclusion_filter", {only});
   }
 
   void fsdp() {

@@ -123,9 +123,17 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine, co
   return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), of_workers, work);
 }
 
+// `--explain all`: the word behind the options is no program then. Returns whether it was there.
+bool take_all(CommandLine& line) {
+  if (!line.has("explain") || line.rest.empty() || line.rest.front() != "all") return false;
+  line.rest.erase(line.rest.begin());
+  return true;
+}
+
 // `task` comes from another machine's launcher; null at the user's own command.
 int launch(const std::vector<std::string>& words, const launcher::RemoteTask* task) {
-  const CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
+  CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
+  const bool explain_all = take_all(line);
   if (line.help) {
     std::cout << help_of(kHelp, launcher::launch_options(), colours_wanted());
     return 0;
@@ -136,7 +144,7 @@ int launch(const std::vector<std::string>& words, const launcher::RemoteTask* ta
   if (task != nullptr) settings.came_from_file(task->from_file);
   const launcher::Cluster cluster = launcher::find_cluster(environment);
   settings.take(cluster);
-  if (line.has("explain")) std::cout << explained(settings) << std::flush;
+  if (line.has("explain")) std::cout << explained(settings, explain_all) << std::flush;
   if (task == nullptr) {
     const auto remote = launcher::plan_remote(settings, cluster, line.rest, environment, core::read_file);
     if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);

@@ -1,14 +1,13 @@
-// Trains a small 3D U-Net (Çiçek et al. 2016) to find the brain in a head, or balls in noisy volumes that it
-// synthesises: segmentation with batch normalisation over all processes, since volumes are large and batches small.
+// Trains a 3D U-Net (Çiçek et al. 2016) to find the brain in a head, or balls in noisy volumes that it synthesises:
+// segmentation with batch normalisation over all processes, since volumes are large and batches small.
 //
-//   ./unet3d                                  one process, balls in batches of 4
-//   hasten launch -n 4 ./unet3d --batch 1     four, the same batches of 4 together
-//   hasten launch -n 2 ./unet3d --data brain --lr 2e-4 --weight_decay 1e-4 --epochs 90 --opt_level O1 --runs runs
-//   --save nets
+//   ./unet3d --small                                  one process, balls of 16 x 16 x 16 in batches of 4, 3 epochs
+//   hasten launch -n 4 ./unet3d --small --batch 1     four, the same batches of 4 together
+//   hasten launch -n 2 ./unet3d --data brain --shrink 1 --runs runs --save nets
 //
-// brain: the T1 volume of Debian's mricron-data and its brain mask, or --image and --mask (NIfTI); cubes from the front
-// train, those from the back test. Binary cross-entropy plus soft dice, a rate that falls to a fifth at 25, 50 and 75
-// epochs, dice and IoU.
+// brain: the T1 volume of Debian's mricron-data and its brain mask, or --image and --mask (NIfTI). Blocks from the
+// front train, those from the back test. Binary cross-entropy plus soft dice, a rate that falls to a fifth at 25, 50
+// and 75 epochs, dice and IoU. Volumes of 32 x 160 x 160, Apex's O1.
 // "// +" marks what a program for one process would not have.
 #include <hasten/hasten.h>
 #include <hasten/precision/amp.h>
@@ -23,28 +22,53 @@ using torch::data::samplers::SequentialSampler;
 using torch::data::transforms::Stack;
 
 struct Options {
-  int epochs = 3;
-  int64_t size = 16, channels = 8, batch = 4;
-  size_t train = 48, test = 9;
+  int epochs = 100;
+  std::vector<int64_t> size = {32, 160, 160};
+  int64_t channels = 8, batch = 8;
+  size_t train = 48, test = 9, workers = 4;
   uint64_t seed = 42;
-  int threads = 0;
-  double lr = 1e-2, weight_decay = 0;
-  std::string opt_level, data = "balls", runs, save;
+  int threads = 0, local_rank = 0;
+  bool small = false;
+  double lr = 2e-4, weight_decay = 1e-4;
+  std::string opt_level = "O1", data = "balls", runs, save;
   example::BrainOptions brain = {};
+
+  std::array<int64_t, 3> shape() const { return {size[0], size[size.size() / 2], size.back()}; }
 };
+
+// The values for a quick look, where none was given.
+void make_small(const CLI::App& app, Options& options) {
+  const auto set = [&](const char* name, auto& value, const auto& small) {
+    if (app.count(name) == 0) value = small;
+  };
+  set("--epochs", options.epochs, 3);
+  set("--size", options.size, std::vector<int64_t>{16, 16, 16});
+  set("--batch", options.batch, 4);
+  set("--workers", options.workers, 0);
+  set("--lr", options.lr, 1e-2);
+  set("--weight_decay", options.weight_decay, 0.0);
+  set("--opt_level", options.opt_level, "");
+}
 
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a 3D U-Net on volumes that it synthesises.");
   app.add_option("--epochs", options.epochs, "passes over the training volumes")->capture_default_str();
-  app.add_option("--size", options.size, "edge of a volume in voxels; a multiple of 4")->capture_default_str();
+  app.add_flag("--small", options.small, "few small volumes and epochs in float32, where no other number is given");
+  app.add_option("--size", options.size, "depth, height, width of a volume in voxels, multiples of 4; or one edge")
+      ->delimiter(',')
+      ->expected(1, 3)
+      ->capture_default_str();
+  app.add_option("--workers", options.workers, "threads of each process that read ahead")->capture_default_str();
+  app.add_option("--local_rank,--local-rank", options.local_rank, "accepted, not needed");
   app.add_option("--channels", options.channels, "of the first level")->capture_default_str();
   app.add_option("--batch", options.batch, "volumes a process and step")->capture_default_str();
   app.add_option("--train", options.train, "number of training volumes")->capture_default_str();
   app.add_option("--test", options.test, "number of test volumes")->capture_default_str();
   app.add_option("--seed", options.seed, "of the weights and the volumes")->capture_default_str();
-  app.add_option("--opt_level", options.opt_level, "Apex's level of mixed precision (default: float32)")
-      ->check(CLI::IsMember({"O0", "O1", "O2", "O3"}));
+  app.add_option("--opt_level", options.opt_level, "Apex's level of mixed precision; with --small float32")
+      ->check(CLI::IsMember({"O0", "O1", "O2", "O3"}))
+      ->capture_default_str();
   app.add_option("--lr", options.lr, "first rate of Adam")->capture_default_str();
   app.add_option("--weight_decay", options.weight_decay)->capture_default_str();
   app.add_option("--data", options.data, "what volumes show")
@@ -61,39 +85,44 @@ Options parse(int argc, char** argv) {
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
     app.parse(argc, argv);
+    if (options.small) make_small(app, options);
+    if (options.size.size() == 2) throw CLI::ValidationError("--size", "expected one number or three");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   return options;
 }
 
-// Two balls, brighter than the noise by about its deviation, in a volume [1, size, size, size]; the target is
+// Two balls, brighter than the noise by about its deviation, in a volume [1, depth, height, width]; the target is
 // 1 in a ball. A sample depends on seed and index alone.
 class Balls : public torch::data::datasets::Dataset<Balls> {
  public:
   static constexpr bool kThreadSafe = true;
-  Balls(size_t count, int64_t size, uint64_t seed) : count_(count), size_(size), seed_(seed) {}
+  Balls(size_t count, std::array<int64_t, 3> size, uint64_t seed) : count_(count), size_(size), seed_(seed) {}
 
   torch::data::Example<> get(size_t index) override {
     auto generator = at::detail::createCPUGenerator(seed_ * 1'000'003 + index);
-    const auto axis = torch::arange(size_, torch::kFloat);
-    auto inside = torch::zeros({size_, size_, size_}, torch::kBool);
+    const auto axis = [&](size_t which) { return torch::arange(size_[which], torch::kFloat); };
+    const auto edge = static_cast<double>(*std::min_element(size_.begin(), size_.end()));
+    auto inside = torch::zeros(size_, torch::kBool);
     for (int ball = 0; ball < 2; ++ball) {
       const auto random = torch::rand({4}, generator);
-      const auto centre = random * static_cast<double>(size_);
-      const double radius = (0.15 + 0.15 * random[3].item<double>()) * static_cast<double>(size_);
-      const auto distance = (axis - centre[0]).square().view({-1, 1, 1}) + (axis - centre[1]).square().view({-1, 1}) +
-                            (axis - centre[2]).square();
+      const auto from_centre = [&](size_t which) {
+        const auto place = random[static_cast<int64_t>(which)] * static_cast<double>(size_[which]);
+        return (axis(which) - place).square();
+      };
+      const double radius = (0.15 + 0.15 * random[3].item<double>()) * edge;
+      const auto distance = from_centre(0).view({-1, 1, 1}) + from_centre(1).view({-1, 1}) + from_centre(2);
       inside.logical_or_(distance < radius * radius);
     }
-    const auto noise = torch::randn({1, size_, size_, size_}, generator);
+    const auto noise = torch::randn({1, size_[0], size_[1], size_[2]}, generator);
     return {noise + inside.to(torch::kFloat), inside.to(torch::kFloat).unsqueeze(0)};
   }
   std::optional<size_t> size() const override { return count_; }
 
  private:
   size_t count_;
-  int64_t size_;
+  std::array<int64_t, 3> size_;
   uint64_t seed_;
 };
 
@@ -106,78 +135,93 @@ Overlap overlap(const torch::Tensor& a, const torch::Tensor& b) {
   return {(a * b).flatten(1).sum(1), (a + b).flatten(1).sum(1)};
 }
 
-// Cross-entropy and one minus the soft dice, of each volume; so the mean over volumes is the same however
-// they are spread over processes.
-torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target) {
+// Cross-entropy plus one minus the soft dice, of each volume: [batch]. The mean over volumes is the same however they
+// are spread over processes.
+torch::Tensor losses_of(const torch::Tensor& logits, const torch::Tensor& target) {
   const auto [both, sum] = overlap(torch::sigmoid(logits), target);
   const auto dice = (2 * both + 1) / (sum + 1);
-  return torch::binary_cross_entropy_with_logits(logits, target) + (1 - dice).mean();
+  const auto entropy = torch::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::None);
+  return entropy.flatten(1).mean(1) + (1 - dice);
 }
 
-// Dice and IoU over all test volumes together, each volume once.
+// Loss, dice and IoU over all test volumes together, each volume once.
 struct Found {
-  double dice = 0, iou = 0;
+  double loss = 0, dice = 0, iou = 0;
   int64_t volumes = 0;
-  // The middle slices of image, target and prediction of this rank's last volume.
-  torch::Tensor slices = {};
+  // The first slices of image, target and prediction of this rank's last batch.
+  torch::Tensor image = {}, target = {}, predicted = {};
   std::string text() const {
-    return hasten::text("dice ", example::rounded(dice, 4), ", IoU ", example::rounded(iou, 4), " of ", volumes,
-                        " volumes");
+    return hasten::text("validation loss ", example::rounded(loss, 4), ", dice ", example::rounded(dice, 4), ", IoU ",
+                        example::rounded(iou, 4), " of ", volumes, " volumes");
   }
 };
 Found evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
   const torch::NoGradGuard no_grad;
   model->eval();
+  Found result;
   double both = 0, sum = 0;
-  int64_t volumes = 0;
-  torch::Tensor slices;
   for (auto& batch : test) {
-    const auto found = model(batch.data).gt(0).to(torch::kFloat);
+    const auto logits = model(batch.data);
+    const auto found = torch::sigmoid(logits).gt(0.5).to(torch::kFloat);
     const auto mine = overlap(found, batch.target);
-    const auto all = accelerator.gather_for_metrics(std::make_pair(mine.both, mine.sum));  // +
-    both += all.first.sum().template item<double>();
-    sum += all.second.sum().template item<double>();
-    volumes += all.first.size(0);
-    const auto middle = [](const torch::Tensor& volume) { return volume[0][0][volume.size(2) / 2]; };
-    const auto image = middle(batch.data);
-    slices = torch::cat(
-        {(image - image.min()) / (image.max() - image.min() + 1e-6), middle(batch.target), middle(found)}, 1);
+    // A row a volume, each once.
+    const auto all = accelerator.gather_for_metrics(  // +
+        torch::stack({mine.both, mine.sum, losses_of(logits.to(torch::kFloat), batch.target)}, 1));
+    both += all.select(1, 0).sum().template item<double>();
+    sum += all.select(1, 1).sum().template item<double>();
+    result.loss += all.select(1, 2).sum().template item<double>();
+    result.volumes += all.size(0);
+    const auto first = [](const torch::Tensor& volume) { return volume[0][0][0]; };
+    const auto image = first(batch.data);
+    result.image = (image - image.min()) / (image.max() - image.min() + 1e-6);
+    result.target = first(batch.target);
+    result.predicted = first(found);
   }
-  return {2 * both / sum, both / (sum - both), volumes, slices};
+  result.loss /= static_cast<double>(result.volumes);
+  result.dice = 2 * both / sum;
+  result.iou = both / (sum - both);
+  return result;
 }
 
 template <class Train, class Test>
 void train_unet(const Options& options, Train train_set, Test test_set) {
-  hasten::AcceleratorOptions settings{.seed = options.seed};  // +
+  hasten::AcceleratorOptions settings{.seed = options.seed, .ddp = {.delay_allreduce = true}};  // +
   if (!options.runs.empty()) {
     settings.log_with = {"tensorboard"};
     settings.project.project_dir = options.runs;
   }
   hasten::Accelerator accelerator(settings);  // +
   if (!options.runs.empty())
-    accelerator.init_trackers("unet3d", {{"lr", options.lr}, {"epochs", options.epochs}, {"data", options.data}});
+    accelerator.init_trackers(hasten::text("unet3d_", hasten::join(options.shape(), "x"), "_batch", options.batch),
+                              {{"lr", options.lr}, {"epochs", options.epochs}, {"data", options.data}});
   models::UNet net(options.channels);
   hasten::parallel::convert_sync_batchnorm(net, accelerator.process().group());  // +
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(options.lr).weight_decay(options.weight_decay));
   hasten::optim::MultiStepLR falling(adam, {.milestones = {25, 50, 75}, .gamma = 0.2});
-  const auto batch = static_cast<size_t>(options.batch);
+  const auto loading = torch::data::DataLoaderOptions(static_cast<size_t>(options.batch)).workers(options.workers);
   auto [model, optimizer, train, test] = accelerator.prepare(  // +
-      net, adam, hasten::data::loader<RandomSampler>(std::move(train_set).map(Stack<>()), batch),
-      hasten::data::loader<SequentialSampler>(std::move(test_set).map(Stack<>()), batch));
+      net, adam, hasten::data::loader<RandomSampler>(std::move(train_set).map(Stack<>()), loading),
+      hasten::data::loader<SequentialSampler>(std::move(test_set).map(Stack<>()), loading));
 
   const bool with_amp = !options.opt_level.empty();
   hasten::precision::Amp amp(
       {.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
   const auto [amp_model, amp_optimizer] = amp.initialize(net, adam);
+  accelerator.print("epochs ", options.epochs, ", batch size ", options.batch, ", learning rate ", options.lr,
+                    ", training size ", options.train, ", validation size ", options.test, ", device ",
+                    accelerator.device().str());
+  const auto num_volumes = static_cast<int64_t>(options.train);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    const std::string title = hasten::text("Epoch ", epoch + 1, "/", options.epochs);
     model->train();
-    hasten::tracking::Progress bar(
-        train.size(), {.description = hasten::text("epoch ", epoch), .enabled = accelerator.is_main_process()});
-    torch::Tensor loss;
+    hasten::tracking::Progress bar(num_volumes,
+                                   {.description = title, .unit = "img", .enabled = accelerator.is_main_process()});
+    double sum = 0;
+    int64_t seen = 0;
     for (auto& batch_of_volumes : train) {
       optimizer.zero_grad();
-      loss =
-          loss_of(with_amp ? amp_model(batch_of_volumes.data) : model(batch_of_volumes.data), batch_of_volumes.target);
+      const auto logits = with_amp ? amp_model(batch_of_volumes.data) : model(batch_of_volumes.data);
+      const auto loss = losses_of(logits.to(torch::kFloat), batch_of_volumes.target).mean();
       if (with_amp) {
         amp.scale_loss(loss, amp_optimizer, [&](const torch::Tensor& scaled) { accelerator.backward(scaled); });
         amp_optimizer.step();
@@ -185,19 +229,30 @@ void train_unet(const Options& options, Train train_set, Test test_set) {
         accelerator.backward(loss);  // + was loss.backward()
         optimizer.step();
       }
-      bar.advance(1, "loss " + example::rounded(loss.item<double>(), 2));
+      // The mean over the processes.
+      const double mean = accelerator.reduce(loss.detach(), {.op = hasten::comm::ReduceOp::kMean}).item<double>();  // +
+      sum += mean;
+      const int64_t volumes = std::min(batch_of_volumes.data.size(0) * accelerator.world_size(), num_volumes - seen);
+      seen += volumes;
+      bar.advance(volumes, "loss (batch) " + example::rounded(mean, 2));
     }
     bar.finish();
+    // Once an epoch: the milestones are epochs.
     falling.step();
+    const double train_loss = sum / static_cast<double>(train.size());
     const Found found = with_amp ? evaluate(accelerator, amp_model, test) : evaluate(accelerator, model, test);
-    accelerator.print("epoch ", epoch, ": ", found.text());
+    accelerator.print(title, ": training loss ", example::rounded(train_loss, 4), ", ", found.text());
     if (!options.runs.empty()) {
-      accelerator.log({{"train/loss", loss}, {"test/dice", found.dice}, {"test/iou", found.iou}}, epoch);
-      accelerator.log_images({{"image, target, prediction", found.slices}}, epoch);
+      accelerator.log({{"Loss/training", {{"train_loss", train_loss}, {"val_loss", found.loss}}},
+                       {"Metrics/validation", {{"dice", found.dice}, {"iou", found.iou}}}},
+                      epoch + 1);
+      accelerator.log_images(
+          {{"images", found.image}, {"Label/ground_truth", found.target}, {"Label/predict", found.predicted}},
+          epoch + 1);
     }
     if (!options.save.empty() && accelerator.is_main_process()) {
       std::filesystem::create_directories(options.save);
-      torch::save(net, hasten::text(options.save, "/epoch_", epoch, ".pt"));
+      torch::save(net, hasten::text(options.save, "/unet3d-epoch", epoch + 1, ".pth"));
     }
   }
   accelerator.end_training();  // +
@@ -207,11 +262,12 @@ void run(const Options& options) {
   if (options.threads > 0) torch::set_num_threads(options.threads);
   if (options.data == "brain") {
     const auto head = std::make_shared<const example::Head>(options.brain);
-    train_unet(options, example::HeadCubes(head, true, options.train, options.size, options.seed),
-               example::HeadCubes(head, false, options.test, options.size, options.seed));
+    std::cerr << options.brain.image << ": " << example::describe_nifti(options.brain.image) << '\n';
+    train_unet(options, example::HeadCubes(head, true, options.train, options.shape(), options.seed),
+               example::HeadCubes(head, false, options.test, options.shape(), options.seed));
   } else {
-    train_unet(options, Balls(options.train, options.size, options.seed),
-               Balls(options.test, options.size, options.seed + 1));
+    train_unet(options, Balls(options.train, options.shape(), options.seed),
+               Balls(options.test, options.shape(), options.seed + 1));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <torch/data/datasets/base.h>
 #include <torch/data/example.h>
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -44,31 +45,32 @@ struct Head {
   at::Tensor image, mask;  ///< [1, depth, height, width]
 };
 
-/// `count` cubes at places that depend on the seed and the index alone: data and target [1, size, size, size].
+/// `count` blocks at places that depend on the seed and the index alone: data and target [1, depth, height, width].
 class HeadCubes : public torch::data::datasets::Dataset<HeadCubes> {
  public:
   static constexpr bool kThreadSafe = true;
   /// Throws: DataError if no cube fits.
-  HeadCubes(std::shared_ptr<const Head> head, bool train, size_t count, int64_t size, uint64_t seed)
+  HeadCubes(std::shared_ptr<const Head> head, bool train, size_t count, std::array<int64_t, 3> size, uint64_t seed)
       : head_(std::move(head)), count_(count), size_(size), seed_(seed), train_(train) {
     const int64_t height = head_->image.size(2);
     begin_ = train ? height / 3 : 0;
     end_ = train ? height : height / 3;
-    if (end_ - begin_ < size || head_->image.size(1) < size || head_->image.size(3) < size) {
-      throw hasten::DataError(hasten::Origin{"brain"}, "volume", "cubes of ", size, " voxels do not fit into ",
-                              head_->image.sizes(), "; take a smaller --size or --shrink.");
+    if (end_ - begin_ < size[1] || head_->image.size(1) < size[0] || head_->image.size(3) < size[2]) {
+      throw hasten::DataError(hasten::Origin{"brain"}, "volume", "blocks of ", hasten::join(size, " x "),
+                              " voxels do not fit into ", head_->image.sizes(), "; take a smaller --size or --shrink.");
     }
   }
   torch::data::Example<> get(size_t index) override {
     auto generator = at::detail::createCPUGenerator(seed_ * 1'000'003 + index * 2 + (train_ ? 0 : 1));
     const auto draws = at::rand({3}, generator);
     const auto place = [&](int64_t which, int64_t begin, int64_t end) {
-      return begin + static_cast<int64_t>(draws[which].item<double>() * static_cast<double>(end - begin - size_ + 1));
+      const int64_t places = end - begin - size_[static_cast<size_t>(which)] + 1;
+      return begin + static_cast<int64_t>(draws[which].item<double>() * static_cast<double>(places));
     };
     const int64_t z = place(0, 0, head_->image.size(1)), y = place(1, begin_, end_),
                   x = place(2, 0, head_->image.size(3));
     const auto cube = [&](const at::Tensor& from) {
-      return from.slice(1, z, z + size_).slice(2, y, y + size_).slice(3, x, x + size_).contiguous();
+      return from.slice(1, z, z + size_[0]).slice(2, y, y + size_[1]).slice(3, x, x + size_[2]).contiguous();
     };
     return {cube(head_->image), cube(head_->mask)};
   }
@@ -77,7 +79,8 @@ class HeadCubes : public torch::data::datasets::Dataset<HeadCubes> {
  private:
   std::shared_ptr<const Head> head_;
   size_t count_;
-  int64_t size_, begin_ = 0, end_ = 0;
+  std::array<int64_t, 3> size_;
+  int64_t begin_ = 0, end_ = 0;
   uint64_t seed_;
   bool train_;
 };

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <hasten/core/error.h>
+#include <hasten/core/text.h>
 #include <zlib.h>
 
 #include <cstdint>
@@ -29,6 +30,22 @@ inline std::string read_gzip(const std::string& path) {
   if (count < 0 || closed != Z_OK)
     throw hasten::DataError(hasten::Origin{"nifti"}, path, path, " is damaged or truncated; fetch it again.");
   return bytes;
+}
+
+/// What the header tells about a volume: "181 x 217 x 181 voxels of 1 x 1 x 1 mm, datatype 2".
+/// Throws: DataError as read_nifti.
+inline std::string describe_nifti(const std::string& path) {
+  const auto bytes = read_gzip(path);
+  if (bytes.size() < 352) throw hasten::DataError(hasten::Origin{"nifti"}, path, path, ": no NIfTI-1 file.");
+  int16_t sizes[8] = {}, type = 0;
+  float voxel[8] = {};
+  std::memcpy(sizes, bytes.data() + 40, sizeof sizes);
+  std::memcpy(&type, bytes.data() + 70, 2);
+  std::memcpy(voxel, bytes.data() + 76, sizeof voxel);
+  const int unit = bytes[123] & 7;
+  const char* name = unit == 1 ? "m" : unit == 2 ? "mm" : unit == 3 ? "um" : "an unknown unit";
+  return hasten::text(sizes[1], " x ", sizes[2], " x ", sizes[3], " voxels of ", voxel[1], " x ", voxel[2], " x ",
+                      voxel[3], ' ', name, ", datatype ", type);
 }
 
 /// Values as float32 [depth, height, width]: the file's last, middle and first dimension.

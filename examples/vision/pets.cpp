@@ -54,7 +54,7 @@ void train_pets(const PetsOptions& o) {
     loading.label = learner::name_before_number;
   const auto loaders = learner::image_loaders(files, loading);
   const auto classes = static_cast<int64_t>(loaders.vocab.size());
-  auto net = o.layers == 18 ? models::resnet18(classes) : models::resnet34(classes);
+  auto net = models::resnet(o.layers, classes);
   if (!o.weights.empty()) hasten::checkpoint::load_weights(*net, o.weights, {.strict = false});
   accelerator.print(files.size(), " pictures, ", classes, " classes", o.weights.empty() ? "; from scratch" : "");
 

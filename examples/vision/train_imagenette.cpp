@@ -83,7 +83,7 @@ double train_once(const hasten::Accelerator& accelerator, const std::string& fol
               .workers = o.workers});
   if (o.sh > 0) loaders.augment = [part = o.sh](const learner::Batch& batch) { return erase(batch, part); };
   models::ResNetOptions shape{.pools_maximum = o.pool == "MaxPool", .self_attention = o.sa, .symmetric = o.sym};
-  shape.activation = o.act_fn == "Mish" ? models::mish : o.act_fn == "SiLU" ? models::swish : models::relu;
+  shape.activation = o.act_fn == "Mish" ? models::mish : o.act_fn == "SiLU" ? models::silu : models::relu;
   const auto net = models::xresnet(std::stoll(o.arch.substr(std::string("xresnet").size())),
                                    static_cast<int64_t>(loaders.vocab.size()), shape);
   const learner::Learner learn(loaders, net,

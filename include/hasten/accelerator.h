@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <iosfwd>
 #include <map>
 #include <memory>
 #include <optional>
@@ -139,16 +140,16 @@ class Accelerator {
     return prepare(PrepareOptions{}, std::forward<First>(first), std::forward<Rest>(rest)...);
   }
 
-  /// prepare for one kind, under Accelerate's names.
+  /// prepare for one kind, under Accelerate's names. `device_placement` unset: that of the options.
   template <class M>
     requires parallel::is_module_v<std::remove_cvref_t<M>>
-  [[nodiscard]] auto prepare_model(M&& model) const {
-    return prepare(std::forward<M>(model));
+  [[nodiscard]] auto prepare_model(M&& model, std::optional<bool> device_placement = {}) const {
+    return prepare(placed(device_placement), std::forward<M>(model));
   }
   template <class O>
     requires optim::is_optimizer_v<O>
-  [[nodiscard]] auto prepare_optimizer(O&& optimizer) const {
-    return prepare(std::forward<O>(optimizer));
+  [[nodiscard]] auto prepare_optimizer(O&& optimizer, std::optional<bool> device_placement = {}) const {
+    return prepare(placed(device_placement), std::forward<O>(optimizer));
   }
   template <optim::SchedulerLike S>
   [[nodiscard]] auto prepare_scheduler(S& scheduler) const {
@@ -156,8 +157,8 @@ class Accelerator {
   }
   template <class L>
     requires data::is_loader_v<std::remove_cvref_t<L>>
-  [[nodiscard]] auto prepare_data_loader(L&& loader) const {
-    return prepare(std::forward<L>(loader));
+  [[nodiscard]] auto prepare_data_loader(L&& loader, std::optional<bool> device_placement = {}) const {
+    return prepare(placed(device_placement), std::forward<L>(loader));
   }
 
   /// Returns what `fn` returns, a module holder or a shared pointer: `accelerator.build([&] { return Llama(config);
@@ -230,6 +231,8 @@ class Accelerator {
   /// Returns the selected DeepSpeed plugin with its configuration. `select` takes another for models prepared from now
   /// on; each model keeps its own. Throws: UsageError without one, or for an unknown name.
   const plan::DeepSpeedSettings& deepspeed_plugin() const;
+  /// Returns the same, null without one, where Accelerate's deepspeed_plugin is None.
+  const plan::DeepSpeedSettings* find_deepspeed_plugin() const noexcept;
   void select_deepspeed_plugin(const std::string& name) const;
 
   /// Returns the precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
@@ -250,9 +253,11 @@ class Accelerator {
   /// a window. Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
   void unscale_gradients() const;
   void unscale_gradients(torch::optim::Optimizer& optimizer) const;
-  template <class O>
-  void unscale_gradients(const optim::PreparedOptimizer<O>& optimizer) const {
+  template <class O, class... More>
+  void unscale_gradients(const optim::PreparedOptimizer<O>& optimizer,
+                         const optim::PreparedOptimizer<More>&... more) const {
     unscale_gradients(optimizer.unwrap());
+    (unscale_gradients(more.unwrap()), ...);
   }
 
   /// Scales gradients down so that the norm of all of them together is at most max_norm; returns the norm before. The
@@ -434,9 +439,14 @@ class Accelerator {
   void print(const Parts&... parts) const {
     process::print(process(), parts...);
   }
-  /// process::Process::on_main_process and on_local_main_process: `fn` on one process only.
+  /// The functions of process::Process under these names: `fn` on one process only, or one of each machine.
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
+  void on_last_process(const std::function<void()>& fn) const { process().on_last_process(fn); }
+  void on_process(int rank, const std::function<void()>& fn) const { process().on_process(rank, fn); }
+  void on_local_process(int local_rank, const std::function<void()>& fn) const {
+    process().on_local_process(local_rank, fn);
+  }
   /// Returns a logger whose lines carry the rank; see core/log.h for main_process_only and in_order. Its lines from
   /// warning on are notes of the run as well. `level` unset: log_level of the environment.
   Logger logger(const std::string& name, std::optional<LogLevel> level = {}) const;
@@ -455,6 +465,8 @@ class Accelerator {
   /// that no save or load includes them. Sets the step of accumulation to 0, and gives free memory back to the system.
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
+  /// free_memory, by Accelerate's other name.
+  void clear() const { free_memory(); }
 
   /// Returns the options as they were read, with the environment's values and logging_dir.
   const AcceleratorOptions& options() const noexcept;
@@ -469,6 +481,9 @@ class Accelerator {
     (require_ours(models.ddp()), ...);
     return {models.ddp()...};
   }
+  static PrepareOptions placed(std::optional<bool> device_placement) {
+    return {.device_placement = std::vector<bool>(device_placement.has_value(), device_placement.value_or(true))};
+  }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
   parallel::NoSync accumulate(Models models) const;
@@ -479,5 +494,9 @@ class Accelerator {
   std::shared_ptr<AcceleratorState> state_;
   std::shared_ptr<parallel::Operations> operations_;
 };
+
+/// Writes one line for bug reports (Accelerate's `print(accelerator.state)`): "hasten 0.1.0, rank 0/2, local rank 0/2,
+/// MULTI_CPU, device cpu, backend shm, mixed precision bf16, 4 batches to a step".
+std::ostream& operator<<(std::ostream& out, const Accelerator& accelerator);
 
 }  // namespace hasten

@@ -1,10 +1,12 @@
 // The front door's functions: each forwards to a component of AcceleratorState. See accelerator.h.
 #include "hasten/accelerator.h"
 
+#include <ostream>
 #include <utility>
 
 #include "accelerator/accelerator_state.h"
 #include "accelerator/read_options.h"
+#include "accelerator/summary.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/plugins/plugins.h"
 
@@ -38,6 +40,10 @@ DistributedType Accelerator::distributed_type() const noexcept {
 
 const plan::DeepSpeedSettings& Accelerator::deepspeed_plugin() const {
   return state_->plugins->selected();
+}
+
+const plan::DeepSpeedSettings* Accelerator::find_deepspeed_plugin() const noexcept {
+  return state_->plugins->find_selected();
 }
 
 void Accelerator::select_deepspeed_plugin(const std::string& name) const {
@@ -129,6 +135,10 @@ void Accelerator::free_memory() const {
   state_->optimizer_registry.clear();
   state_->accumulation.set_step(0);
   memory::give_back_freed_memory();
+}
+
+std::ostream& operator<<(std::ostream& out, const Accelerator& accelerator) {
+  return out << summary_of(accelerator);
 }
 
 }  // namespace hasten

@@ -272,6 +272,10 @@ void save_model(const StateDict& state, const std::string& folder, const SaveMod
               });
 }
 
+void save_model(const torch::nn::Module& module, const std::string& folder, const SaveModelOptions& options) {
+  save_model(whole(state_dict(module)), folder, options);
+}
+
 void save_pretrained(const std::string& folder, const StateDict& state, const SavePretrainedOptions& options) {
   if (!options.is_main_process) return;
   const SaveModelOptions model{options.max_shard_size, options.safe_serialization, options.variant};

@@ -50,6 +50,15 @@ int distributed_world_size(const Learner& learn) {
 Accelerator setup_distrib(const AcceleratorOptions& options) {
   return Accelerator(options);
 }
+Accelerator setup_distrib(std::optional<int> gpu, const AcceleratorOptions& options) {
+  if (!gpu) return Accelerator(process::Process(process::RankInfo(), comm::Group()), options);
+  Accelerator accelerator(options);
+  const c10::Device device = accelerator.device();
+  if (device.is_cuda() && device.index() == *gpu) return accelerator;
+  throw UsageError({"learner", accelerator.rank(), accelerator.world_size()}, "setup_distrib(", *gpu, ") asks for GPU ",
+                   *gpu, ", but this process computes on ", device.str(),
+                   "; expected the GPU of its local rank. Give that number, or choose GPUs by CUDA_VISIBLE_DEVICES.");
+}
 void teardown_distrib(const Accelerator& accelerator) {
   accelerator.end_training();
 }

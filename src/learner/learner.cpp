@@ -332,10 +332,7 @@ void Learner::log(const std::string& line) const {
 }
 
 void Learner::set_seed(uint64_t seed, bool reproducible) const {
-  process::set_seed(accelerator().process(), seed);
-  if (!reproducible) return;
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
+  process::set_seed(accelerator().process(), seed, {.reproducible = reproducible});
 }
 
 }  // namespace hasten::learner

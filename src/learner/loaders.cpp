@@ -172,4 +172,12 @@ Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::E
           .valid = tensor_loader(valid.data, valid.target, in_order)};
 }
 
+Loaders tensor_loaders(const data::TensorDataset<2>& train, const data::TensorDataset<2>& valid,
+                       const TensorLoadersOptions& options) {
+  const auto example = [](const data::TensorDataset<2>& set) {
+    return torch::data::Example<>(set.tensors()[0], set.tensors()[1]);
+  };
+  return tensor_loaders(example(train), example(valid), options);
+}
+
 }  // namespace hasten::learner

@@ -11,6 +11,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/models/gpt2.h"
+#include "hasten/models/gptj.h"
 #include "hasten/models/llama.h"
 #include "hasten/offload/units/set_tensor.h"
 
@@ -53,25 +54,24 @@ bool any_begins_with(const files::TensorSource& source, const std::string& prefi
 CausalLmPtr make_causal_lm(const core::Value& config) {
   const std::string type = model_type(config);
   if (type == "gpt2") return std::make_shared<Gpt2Impl>(Gpt2Config::from_json(config));
+  if (type == "gptj") return std::make_shared<GptjImpl>(GptjConfig::from_json(config));
   if (type == "llama" || type == "mistral" || type == "qwen2")
     return std::make_shared<LlamaImpl>(LlamaConfig::from_json(config));
-  const std::vector<std::string> known{"gpt2", "llama", "mistral", "qwen2"};
+  const std::vector<std::string> known{"gpt2", "gptj", "llama", "mistral", "qwen2"};
   throw UsageError(Origin{"models"}, "model_type '", type, "' is not supported", did_you_mean(type, known),
                    " Expected ", join(known), ".");
 }
 
 offload::DispatchOptions causal_lm_load_options(const core::Value& config, const files::TensorSource& source,
                                                 offload::DispatchOptions options) {
-  const bool is_gpt2 = model_type(config) == "gpt2";
+  const bool is_gpt2 = model_type(config) == "gpt2", is_gpt = is_gpt2 || model_type(config) == "gptj";
   if (!options.dtype) options.dtype = file_dtype(source);
-  const std::string prefix = is_gpt2 ? "transformer." : "model.";
+  const std::string prefix = is_gpt ? "transformer." : "model.";
   // A base model saved by itself lacks the prefix.
   if (!any_begins_with(source, prefix)) options.rename.emplace_back("^(?!lm_head\\.)", prefix);
   // Masks that older files hold as buffers; they are computed here.
-  if (is_gpt2) {
-    options.rename.emplace_back("^transformer\\.h\\.[0-9]+\\.attn\\.(masked_bias|bias)$", "");
-    options.transpose.emplace_back("\\.(c_attn|c_proj|c_fc)\\.weight$");
-  }
+  if (is_gpt) options.rename.emplace_back("^transformer\\.h\\.[0-9]+\\.attn\\.(masked_bias|bias)$", "");
+  if (is_gpt2) options.transpose.emplace_back("\\.(c_attn|c_proj|c_fc)\\.weight$");
   return options;
 }
 

@@ -36,6 +36,11 @@ at::Generator cuda_generator(int device) {
 uint64_t set_seed(const Process& process, uint64_t seed, const SeedOptions& options) {
   if (options.device_specific) seed += static_cast<uint64_t>(process.rank());
   torch::manual_seed(seed);
+  if (options.reproducible || options.deterministic) {
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+  }
+  if (options.deterministic) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   return seed;
 }
 

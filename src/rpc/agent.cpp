@@ -29,6 +29,12 @@ std::shared_ptr<AgentCore> start_core(AgentPlace place, Functions functions, Rpc
   return core;
 }
 
+// A worker without a name has its role's and its number in it, where `hasten launch` has given roles.
+RpcOptions named(RpcOptions options, const process::Process& process) {
+  if (options.name.empty() && process.role() != "default") options.name = text(process.role(), process.role_rank());
+  return options;
+}
+
 AgentCore& core_of(const Calls& calls) {
   return static_cast<AgentCore&>(*calls.core());
 }
@@ -36,7 +42,7 @@ AgentCore& core_of(const Calls& calls) {
 }  // namespace
 
 Agent::Agent(const process::Process& process, Functions functions, RpcOptions options)
-    : Calls(start_core(AgentPlace::of(process, options.dynamic), std::move(functions), options), {}),
+    : Calls(start_core(AgentPlace::of(process, options.dynamic), std::move(functions), named(options, process)), {}),
       impl_(std::make_shared<Impl>(std::static_pointer_cast<AgentCore>(core()))) {}
 
 Agent::Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where,

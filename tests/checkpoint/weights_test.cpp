@@ -44,6 +44,20 @@ bool same(const torch::nn::Module& a, const torch::nn::Module& b) {
   return one.size() == other.size();
 }
 
+TEST_F(Weights, AModuleIsSavedAndAPathMayBeALiteral) {
+  const auto net = cnn(1);
+  save_model(*net, path("net"));
+  fs::current_path(path("net"));
+
+  auto by_literal = cnn(2), by_path = cnn(3);
+  load_weights(*by_literal, "model.safetensors");
+  load_weights(*by_path, fs::path("model.safetensors"), {.strict = true});
+  fs::current_path("/");
+
+  EXPECT_TRUE(same(*net, *by_literal));
+  EXPECT_TRUE(same(*net, *by_path));
+}
+
 TEST_F(Weights, AnyFormIsReadBack) {
   const auto net = cnn(1);
   save_model(state_dict(*net), path("safe"), {.max_shard_size = "500"});

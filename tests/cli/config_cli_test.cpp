@@ -41,7 +41,6 @@ class Config : public testing::Test {
     return test::run_command(words, {{"HF_HOME", folder_}, {"CUDA_VISIBLE_DEVICES", ""}});
   }
 
- private:
   std::string folder_;
 };
 
@@ -87,6 +86,39 @@ TEST_F(Config, AsksOnlyWhatAnEarlierAnswerMakesAQuestion) {
   EXPECT_THAT(file, HasSubstr("num_machines: 2\nnum_processes: 8\nrdzv_backend: c10d\n"));
 }
 
+TEST_F(Config, FsdpOnTheCpuIsAWayThatALaunchTakes) {
+  // several CPU processes, 1 machine, no checks, no mpirun, no compiler, FSDP 2 without units, 2 processes
+  const CommandResult asked =
+      answer("0\\n1\\n1\\n\\n\\n\\n2\\n1\\n\\n\\n2\\n\\n\\n\\n\\n2\\n\\n", "--config_file " + path("c.yaml"));
+
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(content_of("c.yaml"), HasSubstr("distributed_type: FSDP\n"));
+  EXPECT_THAT(content_of("c.yaml"), HasSubstr("use_cpu: true\n"));
+  EXPECT_EQ(test::run_command({HASTEN_COMMAND, "launch", "--config_file", path("c.yaml"), "sh", "-c",
+                               "echo $ACCELERATE_USE_FSDP $ACCELERATE_USE_CPU $WORLD_SIZE"},
+                              {{"HF_HOME", folder_}, {"TMPDIR", folder_}})
+                .out,
+            "true True 2\ntrue True 2\n");
+}
+
+TEST_F(Config, DeepSpeedIsAskedForClippingFoldersOfNvmeAndItsMachines) {
+  // several GPUs, 2 machines, ZeRO 3, both parts on NVMe, clipping, pdsh with a hostfile and one node
+  const CommandResult asked = answer(
+      "0\\n2\\n2\\n0\\nnode1\\n\\n\\n\\n\\n1\\n\\n3\\n2\\n/"
+      "fast\\n2\\n\\n4\\nyes\\n-1\\n0.5\\n\\nyes\\n\\n1\\nhosts\\n\\nnode1\\n8\\n\\n\\n2"
+      "\\n",
+      "--config_file " + path("c.yaml"));
+
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("'-1' is not a number of at least 0.\n"));
+  const std::string file = content_of("c.yaml");
+  EXPECT_THAT(file, HasSubstr("  deepspeed_hostfile: hosts\n  deepspeed_inclusion_filter: node1\n"
+                              "  deepspeed_multinode_launcher: pdsh\n  gradient_accumulation_steps: 4\n"
+                              "  gradient_clipping: 0.5\n"));
+  EXPECT_THAT(file, HasSubstr("  offload_optimizer_device: nvme\n  offload_optimizer_nvme_path: /fast\n"
+                              "  offload_param_device: nvme\n  offload_param_nvme_path: /nvme\n"));
+}
+
 TEST_F(Config, AsksAgainUntilAnAnswerFits) {
   const CommandResult result = answer("7\\nx\\n0\\n0\\nmaybe\\nyes\\n\\n\\n\\n");
 
@@ -97,10 +129,11 @@ TEST_F(Config, AsksAgainUntilAnAnswerFits) {
 }
 
 TEST_F(Config, AsksAgainForWhatALaunchWouldRefuse) {
-  // several CPU processes, 2 machines, number 3, then 1, no address, then one, port 70000, then 29501 …, 1 process, then 4
-  const CommandResult result = answer(
-      "0\\n1\\n2\\n3\\n1\\n\\n10.0.0.1\\n70000\\n29501\\nyes\\nno\\nno\\nno\\n1\\n3\\n4\\n\\n",
-      "--config_file " + path("c.yaml"));
+  // several CPU processes, 2 machines, number 3, then 1, no address, then one, port 70000, then 29501 …, 1 process,
+  // then 4
+  const CommandResult result =
+      answer("0\\n1\\n2\\n3\\n1\\n\\n10.0.0.1\\n70000\\n29501\\nyes\\nno\\nno\\nno\\n0\\n1\\n3\\n4\\n\\n",
+             "--config_file " + path("c.yaml"));
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("'3' is not a whole number between 0 and 1.\n"));

@@ -43,7 +43,7 @@ class Options : public testing::Test {
   // The lines of --explain about `setting`.
   std::string explained(const std::string& setting, std::vector<std::string> words,
                         const std::map<std::string, std::string>& environment = {}) const {
-    words.push_back("--explain");
+    words.insert(words.begin(), "--explain");
     std::istringstream lines(launch(words, environment).out);
     std::string found;
     for (std::string line; std::getline(lines, line);) {
@@ -64,8 +64,20 @@ TEST_F(Options, ExplainSaysWhereEachValueCameFrom) {
   EXPECT_THAT(explained("multi_gpu", {}), MatchesRegex(" *multi_gpu +True +default_config.yaml: distributed_type"));
   EXPECT_THAT(explained("max_restarts", {}, {{"PET_MAX_RESTARTS", "4"}}),
               MatchesRegex(" *max_restarts +4 +PET_MAX_RESTARTS"));
-  EXPECT_THAT(explained("role", {}), MatchesRegex(" *role +default +default"));
+  EXPECT_EQ(explained("role", {}), "");
+  EXPECT_THAT(explained("role", {"--explain", "all"}), MatchesRegex(" *role +default +default"));
   EXPECT_THAT(explained("aws_secret_access_key", {"--aws_secret_access_key", "s"}), Not(HasSubstr(" s ")));
+}
+
+TEST_F(Options, ExplainShowsWhatIsNotTheDefaultAndWithAllTheRestBehindIt) {
+  const std::string few = launch({"--explain", "-n", "2", "train"}).out;
+  const std::string all = launch({"-n", "2", "--explain", "all", "train"}).out;
+
+  EXPECT_THAT(few, MatchesRegex("Processes:\n  num_processes  2  option -n\n\n[0-9]+ settings have their defaults; "
+                                "hasten launch --explain all shows them.\n"));
+  EXPECT_THAT(all, ::testing::StartsWith("Processes:\n  num_processes  2  option -n\n\nDefaults\n\n"));
+  EXPECT_THAT(all, HasSubstr("\n  mixed_precision "));
+  EXPECT_THAT(launch({"--explain"}).out, ::testing::StartsWith("No setting differs from its default.\n"));
 }
 
 TEST_F(Options, ExplainStartsNothing) {
@@ -147,6 +159,8 @@ TEST_F(Options, TheLocalRankIsAnArgumentBeforeTheUsersIfAskedFor) {
   EXPECT_EQ(launch({"--pass_local_rank", script, "a"}, {{"PYTHON_EXEC", python}}).out,
             "-u " + script + " --local-rank=0 a\n");
   EXPECT_EQ(launch({"--pass_local_rank", "echo", "a"}).out, "--local-rank=0 a\n");
+  EXPECT_EQ(launch({"--pass_local_rank_as", "local_rank", "echo", "a"}).out, "--local_rank=0 a\n");
+  EXPECT_EQ(launch({"--use_env", "--pass_local_rank_as", "local_rank", "echo", "a"}).exit_code, 2);
 }
 
 TEST_F(Options, RolesSayHowManyWorkersThereAre) {

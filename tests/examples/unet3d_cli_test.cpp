@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,7 +18,7 @@ using ::testing::MatchesRegex;
 using Words = std::vector<std::string>;
 
 CommandResult run_unet(int num_processes, const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {HASTEN_BINARY_DIR "/examples/unet3d", "--threads", "1"};
+  std::vector<std::string> words = {HASTEN_BINARY_DIR "/examples/unet3d", "--small", "--threads", "1"};
   if (num_processes > 1) {
     words.insert(words.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(num_processes)});
   }
@@ -37,10 +41,13 @@ TEST(UNet3dExample, FindsTheBallsAndSaysSoOnceAnEpoch) {
   const CommandResult result = run_unet(1, {"--epochs", "2"});
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, MatchesRegex("epoch 0: dice 0.[0-9]+, IoU 0.[0-9]+ of 9 volumes\n"
-                                       "epoch 1: dice 0.[0-9]+, IoU 0.[0-9]+ of 9 volumes\n"));
-  EXPECT_THAT(result.err, MatchesRegex("epoch 0: 12/12 \\[[^\n]*, loss [0-9.]+\\]\n"
-                                       "epoch 1: 12/12 \\[[^\n]*, loss [0-9.]+\\]\n"));
+  const std::string facts = "training loss [0-9.]+, validation loss [0-9.]+, dice 0.[0-9]+, IoU 0.[0-9]+ of 9 volumes";
+  EXPECT_THAT(result.out,
+              MatchesRegex("epochs 2, batch size 4, learning rate 0.01, training size 48, validation size 9, "
+                           "device cpu\nEpoch 1/2: " +
+                           facts + "\nEpoch 2/2: " + facts + "\n"));
+  EXPECT_THAT(result.err, MatchesRegex("Epoch 1/2: 48/48 \\[[^\n]*img/s, loss \\(batch\\) [0-9.]+\\]\n"
+                                       "Epoch 2/2: 48/48 \\[[^\n]*img/s, loss \\(batch\\) [0-9.]+\\]\n"));
   EXPECT_GT(last_dice(result), 0.6);
 }
 
@@ -83,6 +90,22 @@ TEST(UNet3dExample, ApexsLevelsFindWhatFloat32Finds) {
   EXPECT_GT(float32, 0.1);
   EXPECT_NEAR(dice_at("O1"), float32, 0.03);
   EXPECT_NEAR(dice_at("O2"), float32, 0.03);
+}
+
+TEST(UNet3dExample, LogsGroupsAndThreeImagesAnEpochAndSavesEachNetwork) {
+  const std::string folder = ::testing::TempDir() + "hasten_unet3d_" + std::to_string(getpid());
+  const CommandResult result = run_unet(2, {"--epochs", "1", "--train", "8", "--channels", "4", "--batch", "2",
+                                            "--size", "8,12,16", "--runs", folder, "--save", folder + "/nets"});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::exists(folder + "/nets/unet3d-epoch1.pth"));
+  std::set<std::string> groups;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder + "/unet3d_8x12x16_batch2")) {
+    if (entry.is_directory()) groups.insert(entry.path().filename());
+  }
+  for (const char* group : {"Loss_training_train_loss", "Loss_training_val_loss", "Metrics_validation_dice"})
+    EXPECT_TRUE(groups.count(group)) << group;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(UNet3dExample, AnUnknownLevelIsAUsageErrorWithTheLevels) {

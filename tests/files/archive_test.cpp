@@ -13,6 +13,7 @@
 #include "files/hub_server.h"
 #include "files/python/zip_writer.h"
 #include "hasten/core/hash.h"
+#include "hasten/files/hub/fetch_file.h"
 #include "support/folder.h"
 
 namespace hasten::files {
@@ -120,6 +121,36 @@ TEST_F(Archives, OneOfSeveralCallersDownloads) {
   EXPECT_EQ(served, 1);
   EXPECT_THAT(words_of<DataError>([&] { fetch_archive(server.url() + "/dogs.tgz", options); }),
               HasSubstr("status 404"));
+}
+
+TEST_F(Archives, ASingleFileIsFetchedOnceAndCheckedAndLeavesNothingElse) {
+  int served = 0;
+  testing::HubServer server([&](const testing::HubRequest& request) {
+    ++served;
+    return request.path.starts_with("/rows.gz") ? testing::HubAnswer{.body = "some rows"}
+                                                : testing::HubAnswer{.status = 404};
+  });
+  const FetchOptions options{.sha256 = core::sha256_hex("some rows"), .into = path("data")};
+
+  EXPECT_EQ(fetch_file(server.url() + "/rows.gz?version=1", options), path("data/rows.gz"));
+  EXPECT_EQ(bytes_of(fetch_file(server.url() + "/rows.gz", options)), "some rows");
+  EXPECT_EQ(served, 1);
+  EXPECT_EQ(bytes_of(fetch_file(write("local.txt", "mine"), {.into = path("data"), .name = "other.txt"})), "mine");
+  EXPECT_THAT(words_of<DataError>([&] { fetch_file(server.url() + "/gone", options); }), HasSubstr("status 404"));
+  EXPECT_THAT(words_of<DataError>([&] {
+                fetch_file(server.url() + "/rows.gz",
+                           {.sha256 = std::string(64, 'a'), .into = path("data"), .force = true});
+              }),
+              HasSubstr("expected aaaa"));
+  EXPECT_THAT(words_of<DataError>([&] { fetch_file(path("nowhere"), {.into = path("data")}); }),
+              HasSubstr("cannot copy"));
+  EXPECT_THAT(words_of<UsageError>([&] { fetch_file("http://host/", {.into = path("data")}); }),
+              HasSubstr("FetchOptions::name"));
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(path("data"))) {
+    if (!entry.path().filename().string().ends_with(".lock")) left.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("rows.gz", "other.txt"));
 }
 
 }  // namespace

@@ -494,6 +494,49 @@ HASTEN_PROCESS_CASE(setup_and_teardown) {
   return 0;
 }
 
+TEST(DistributedLearner, ABlockLoaderOfAProcessIsThatOfItsGroup) {
+  run_ranks(2, [](process::Process& process) {
+    const data::TensorDataset set(at::arange(10), at::arange(10) * 2);
+    const auto whole = data::loader<torch::data::samplers::SequentialSampler>(set, torch::data::DataLoaderOptions(3));
+    std::vector<at::Tensor> seen;
+    for (auto& batch : DistributedDL(whole, process)) seen.push_back(batch.data);
+
+    EXPECT_TRUE(at::cat(seen).equal(at::arange(5) + 5 * process.rank()));
+  });
+}
+
+TEST(DistributedLearner, LoadersOfTensorDatasetsAreThoseOfTheirTensors) {
+  const data::TensorDataset train(at::arange(8).to(at::kFloat).view({8, 1}), at::arange(8)), valid = train;
+
+  const auto loaders = tensor_loaders(train, valid, {.batch_size = 4, .shuffle = false});
+
+  const auto prepared = loaders.train.prepare(Accelerator(process::Process({}, comm::Group())));
+  std::vector<at::Tensor> targets;
+  prepared->begin();
+  for (Batch batch; prepared->next(batch);) targets.push_back(batch.targets.front());
+  EXPECT_TRUE(at::cat(targets).equal(at::arange(8)));
+}
+
+HASTEN_PROCESS_CASE(setup_with_gpu) {
+  const auto alone = setup_distrib(std::nullopt, {.cpu = true});
+  std::printf("alone among %d\n", alone.world_size());
+  try {
+    setup_distrib(0, {.cpu = true});
+  } catch (const UsageError& error) {
+    std::printf("%s\n", error.what());
+  }
+  return 0;
+}
+
+TEST(DistributedLearner, SetupWithTheNumberOfAGpuRefusesAnotherDevice) {
+  for (const auto& result : testing::run_processes(2, "setup_with_gpu")) {
+    EXPECT_NE(result.output.find("alone among 1\n"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("setup_distrib(0) asks for GPU 0, but this process computes on cpu"),
+              std::string::npos)
+        << result.output;
+  }
+}
+
 TEST(DistributedLearner, SetupMeetsTheProcessesOfTheEnvironmentAndTeardownEndsThem) {
   const auto results = testing::run_processes(2, "setup_and_teardown");
   const auto line = [](const std::string& output) {

@@ -38,6 +38,21 @@ TEST(SetSeed, DeviceSpecificAddsTheRank) {
   EXPECT_TRUE(torch::rand({8}).equal(ours));
 }
 
+TEST(SetSeed, ReproducibleAndDeterministicSetWhatTorchHasForThem) {
+  auto& context = at::globalContext();
+  context.setBenchmarkCuDNN(true);
+
+  set_seed(process_of(0, 1), 7, {.reproducible = true});
+  EXPECT_TRUE(context.deterministicCuDNN());
+  EXPECT_FALSE(context.benchmarkCuDNN());
+  EXPECT_FALSE(context.deterministicAlgorithms());
+
+  set_seed(process_of(0, 1), 7, {.deterministic = true});
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  context.setDeterministicAlgorithms(false, false);
+  context.setDeterministicCuDNN(false);
+}
+
 TEST(RandomState, RestoredGoesOnAsItDidAfterTheCapture) {
   torch::manual_seed(3);
   torch::randn({5});

@@ -6,7 +6,9 @@
 #include <iostream>
 
 #include "hasten/process/process.h"
+#include "hasten/rpc/agent.h"
 #include "rpc/layers.h"
+#include "support/ranks.h"
 
 namespace hasten::rpc {
 namespace {
@@ -75,6 +77,23 @@ TEST(Gathering, EndsAtOnceWithTheNameOfAMemberThatDies) {
 
 TEST(Gathering, EndsAtOnceIfAMemberDiedBeforeAnyMessage) {
   expect_survivors_end_well("unknown_member_dies");
+}
+
+TEST(AgentRoles, WorkersWithRolesAreCalledByRoleAndNumber) {
+  testing::run_ranks(3, [](process::Process& process) {
+    const bool is_server = process.rank() == 0;
+    const process::Process with_role({.rank = process.rank(),
+                                      .world_size = 3,
+                                      .role = is_server ? "ps" : "trainer",
+                                      .role_rank = is_server ? 0 : process.rank() - 1},
+                                     process.group());
+    Agent agent(with_role, Functions());
+
+    std::vector<std::string> names;
+    for (const WorkerInfo& worker : agent.workers()) names.push_back(worker.name);
+    EXPECT_EQ(names, (std::vector<std::string>{"ps0", "trainer0", "trainer1"}));
+    agent.shutdown();
+  });
 }
 
 }  // namespace

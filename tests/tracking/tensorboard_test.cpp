@@ -213,6 +213,56 @@ TEST_F(EventFiles, DoublesKeepTheirBitsIfAsked) {
   EXPECT_EQ(values_in(folder_)[0].number, 0.1);
 }
 
+TEST_F(EventFiles, OptionsOfSummaryWriterChooseFolderNameAndPurgeStep) {
+  const auto options = core::Value::map(
+      {{"comment", "_lr3"}, {"filename_suffix", ".mine"}, {"purge_step", 5}, {"flush_secs", 30}, {"max_queue", 10}});
+  auto tracker = started(folder_ / "run", options);
+  tracker->log({{"x", 1.0}}, 6, {});
+  tracker->flush();
+  auto elsewhere = started(folder_ / "run", core::Value::map({{"log_dir", (folder_ / "other").string()}}));
+  elsewhere->log({{"x", 2.0}}, 1, {});
+  elsewhere->flush();
+
+  const auto values = values_in(folder_ / "run_lr3");
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_EQ(values[0].kind, EventValue::Kind::kRestart);
+  EXPECT_EQ(values[0].step, 5);
+  EXPECT_EQ(values[1].number, 1.0);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run_lr3"))
+    EXPECT_THAT(entry.path().string(), ::testing::EndsWith(".mine"));
+  EXPECT_EQ(values_in(folder_ / "other").size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(EventFiles, AQueueOfSummaryWritersLengthWaitsInMemory) {
+  auto tracker = started(folder_, core::Value::map({{"max_queue", 3}}));
+
+  tracker->log({{"x", 1.0}, {"y", 1.0}}, 1, {});
+  EXPECT_EQ(values_in(folder_).size(), 0u);
+  tracker->log({{"x", 2.0}}, 2, {});
+  EXPECT_EQ(values_in(folder_).size(), 3u);
+
+  auto at_once = started(folder_ / "at_once", core::Value::map({{"flush_secs", 0}}));
+  at_once->log({{"x", 1.0}}, 1, {});
+  EXPECT_EQ(values_in(folder_ / "at_once").size(), 1u);
+}
+
+TEST_F(EventFiles, OptionsOfAnotherKindAreRefusedByName) {
+  const auto refused = [](const char* key, core::Value value, const char* words) {
+    EXPECT_THAT(
+        [&] {
+          make_tensorboard(core::Value::map({{key, value}}), Environment::of({}));
+        },
+        ::testing::ThrowsMessage<UsageError>(HasSubstr(words)));
+  };
+
+  refused("max_queue", "ten", "max_queue \"ten\"; expected a whole number from 0 on");
+  refused("purge_step", -1, "purge_step -1");
+  refused("flush_secs", -1, "seconds from 0 on");
+  refused("filename_suffix", "a/b", "a text without '/'");
+  refused("double_scalars", 1, "true or false");
+}
+
 TEST_F(EventFiles, AFollowerThatGoesOnWritesEachPointOnce) {
   core::Value state;
   {

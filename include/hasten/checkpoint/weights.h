@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct SaveModelOptions {
 /// Collective: no. Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none;
 /// DataError.
 void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options = {});
+/// The same for a module's state_dict. Collective: with parameters of which ranks have parts; each writes the folder
+/// that it names.
+void save_model(const torch::nn::Module& module, const std::string& folder, const SaveModelOptions& options = {});
 
 struct SavePretrainedOptions {
   /// False: nothing is written (transformers' is_main_process).
@@ -104,6 +108,13 @@ WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource&
                            const LoadWeightsOptions& options = {});
 /// A path: a file of weights, an index, a folder (files::find_weights), or a checkpoint of any form.
 WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options = {});
+inline WeightsReport load_weights(torch::nn::Module& module, const char* path, const LoadWeightsOptions& options = {}) {
+  return load_weights(module, std::string(path), options);
+}
+inline WeightsReport load_weights(torch::nn::Module& module, const std::filesystem::path& path,
+                                  const LoadWeightsOptions& options = {}) {
+  return load_weights(module, path.string(), options);
+}
 /// A state_dict of a Python file, or a whole module in one.
 WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value,
                            const LoadWeightsOptions& options = {});

@@ -62,6 +62,10 @@ int distributed_world_size(const Learner& learn);
 /// fastai's setup_distrib and teardown_distrib: the process that the environment describes, and its end. Any backend,
 /// CPU too. Collective: yes. Blocks: until all ranks have come. Throws: as Accelerator's constructor.
 Accelerator setup_distrib(const AcceleratorOptions& options = {});
+/// The same where a program names its GPU (fastai's setup_distrib(gpu)). A process computes on the GPU of its local
+/// rank, so another number is refused. Nothing: this process alone, on the CPU.
+/// Throws: UsageError besides.
+Accelerator setup_distrib(std::optional<int> gpu, const AcceleratorOptions& options = {});
 /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
 void teardown_distrib(const Accelerator& accelerator);
 

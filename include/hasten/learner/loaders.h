@@ -217,5 +217,7 @@ Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const 
 /// Collective: no. Blocks: no. Throws: as tensor_loader.
 Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::Example<>& valid,
                        const TensorLoadersOptions& options = {});
+Loaders tensor_loaders(const data::TensorDataset<2>& train, const data::TensorDataset<2>& valid,
+                       const TensorLoadersOptions& options = {});
 
 }  // namespace hasten::learner

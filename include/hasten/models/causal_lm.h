@@ -15,8 +15,8 @@ namespace hasten::models {
 using CausalLmPtr = std::shared_ptr<CausalLmModule>;
 
 /// Returns the module that a config.json describes, constructed as usual. Use offload::empty_weights around it to save
-/// the memory until weights are loaded. Throws: UsageError for a model_type that is not gpt2, llama, mistral or qwen2,
-/// with the nearest one.
+/// the memory until weights are loaded. Throws: UsageError for a model_type that is not gpt2, gptj, llama, mistral or
+/// qwen2, with the nearest one.
 CausalLmPtr make_causal_lm(const core::Value& config);
 
 /// Returns the names and forms of the module's contents in transformers' files.

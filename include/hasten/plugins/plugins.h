@@ -45,6 +45,10 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
 
   /// Returns the selected plugin. Throws: UsageError without DeepSpeed.
   const plan::DeepSpeedSettings& selected() const;
+  /// Returns the same, null without DeepSpeed.
+  const plan::DeepSpeedSettings* find_selected() const noexcept {
+    return plugins_.empty() ? nullptr : &plugins_[selected_].second;
+  }
   /// Selects by name; models prepared from now on follow it. Throws: UsageError with the names there are.
   void select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding);
 

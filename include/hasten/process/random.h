@@ -17,6 +17,12 @@ struct SeedOptions {
   /// Each rank its own stream: the seed plus the rank. Off: the same on all ranks, so that models start
   /// equal.
   bool device_specific = false;
+  /// cuDNN takes deterministic algorithms from now on, and none by measuring (fastai's reproducible). For the whole
+  /// process.
+  bool reproducible = false;
+  /// Every operator does, and one that has none throws (Accelerate's deterministic, torch's
+  /// use_deterministic_algorithms). For the whole process; false changes nothing.
+  bool deterministic = false;
 };
 
 /// Seeds the default generators of the CPU and all CUDA devices, and gives the seed that was used.

@@ -1,6 +1,7 @@
 // Which backend carries CPU tensors; see make_cpu_backend in backend.h.
 #include <torch/types.h>
 
+#include "comm/backend/mpi.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/shared/memory/segment_setup.h"
 #include "comm/store/store_all_gather.h"
@@ -16,6 +17,9 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup) {
     return make_gloo({setup.store.scoped("gloo"), setup.rank, setup.world_size, setup.options});
   };
   if (setup.options.backend == BackendKind::kGloo) return gloo();
+  if (setup.options.backend == BackendKind::kMpi) {
+    return make_mpi({setup.store.scoped("mpi"), setup.rank, setup.world_size, setup.options});
+  }
   const bool by_name = setup.options.backend == BackendKind::kSharedMemory;
   const Origin origin{"comm", setup.rank, setup.world_size};
   const Store store = setup.store.scoped("shm");

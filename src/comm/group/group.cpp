@@ -35,10 +35,11 @@ GroupOptions with_environment(GroupOptions options, const Environment& environme
   if (options.network_interface.empty())
     options.network_interface = environment.text("GLOO_SOCKET_IFNAME").value_or("");
   if (options.backend == BackendKind::kAuto) {
-    const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
+    const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl", "mpi"}).value_or("auto");
     if (name == "gloo") options.backend = BackendKind::kGloo;
     if (name == "shm") options.backend = BackendKind::kSharedMemory;
     if (name == "nccl") options.backend = BackendKind::kNccl;
+    if (name == "mpi") options.backend = BackendKind::kMpi;
   }
   if (!options.shared_bytes) {
     const int64_t most = std::numeric_limits<int64_t>::max() >> 20;

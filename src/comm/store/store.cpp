@@ -20,6 +20,7 @@
 
 #include "comm/store/listener.h"
 #include "comm/store/quiet_log.h"
+#include "hasten/comm/types/wait_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -123,7 +124,8 @@ auto call(const char* operation, const std::string& key, const Call& action) {
     return action();
   } catch (const std::exception& error) {
     throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key,
-                    "'): ", words_without_stack(error), ". The process that serves it, rank 0 or the launcher, has ended.");
+                    "'): ", words_without_stack(error),
+                    ". The process that serves it, rank 0 or the launcher, has ended.");
   }
 }
 
@@ -197,6 +199,37 @@ std::optional<std::string> Store::get(const std::string& key) const {
 
 int64_t Store::add(const std::string& key, int64_t amount) const {
   return call("add", key, [&] { return impl_->store->add(key, amount); });
+}
+
+void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) const {
+  const auto begin = std::chrono::steady_clock::now();
+  auto pause = std::chrono::milliseconds(1);
+  std::vector<std::string> missing = keys;
+  while (true) {
+    std::erase_if(
+        missing, [&](const std::string& key) { return call("wait", key, [&] { return impl_->store->check({key}); }); });
+    if (missing.empty()) return;
+    if (std::chrono::steady_clock::now() - begin >= timeout) break;
+    WaitCheck::run();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(20));
+  }
+  throw CommError(Origin{"comm"}, "wait", "after ", static_cast<double>(timeout.count()) / 1000,
+                  " s the store has no '", join(missing, "', '"),
+                  "'. Look at the ranks that were to set it, or raise the timeout.");
+}
+
+bool Store::delete_key(const std::string& key) const {
+  return call("delete_key", key, [&] { return impl_->store->deleteKey(key); });
+}
+
+std::string Store::compare_set(const std::string& key, const std::string& expected, const std::string& desired) const {
+  return call("compare_set", key,
+              [&] { return to_text(impl_->store->compareSet(key, to_bytes(expected), to_bytes(desired))); });
+}
+
+int64_t Store::num_keys() const {
+  return call("num_keys", "", [&] { return impl_->store->getNumKeys(); });
 }
 
 int Store::port() const noexcept {

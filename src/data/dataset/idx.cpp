@@ -13,8 +13,10 @@
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/core/hash.h"
 #include "hasten/data/dataset/rows.h"
 #include "hasten/files/base/stand_in.h"
+#include "hasten/files/hub/fetch_file.h"
 
 namespace hasten::data {
 
@@ -143,13 +145,34 @@ std::vector<torch::data::Example<>> IdxDataset::get_batch(c10::ArrayRef<size_t> 
   return examples;
 }
 
+std::string fetch_fashion_mnist(const std::string& folder, const std::string& source) {
+  // Of the unpacked bytes: packers differ.
+  const std::pair<const char*, const char*> files[] = {
+      {"train-images-idx3-ubyte.gz", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"},
+      {"train-labels-idx1-ubyte.gz", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"},
+      {"t10k-images-idx3-ubyte.gz", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"},
+      {"t10k-labels-idx1-ubyte.gz", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"}};
+  for (const auto& [name, sha256] : files) {
+    if (std::filesystem::exists(folder + "/" + name)) continue;
+    const auto path = files::fetch_file(source + "/" + name, {.into = folder}).string();
+    const auto found = core::sha256_hex(read_all(path));
+    if (found == sha256) continue;
+    std::filesystem::remove(path);
+    throw DataError(kOrigin, path, "'", source, "/", name, "' is not that file of Fashion-MNIST: its unpacked bytes ",
+                    "have the SHA-256 ", found, ", expected ", sha256, ". Fetch it from another place.");
+  }
+  return folder;
+}
+
 IdxDataset fashion_mnist(const std::string& root, bool train) {
   const auto path = [&](const char* part) {
     const std::string plain = root + "/" + (train ? "train" : "t10k") + part;
     if (std::filesystem::exists(plain + ".gz")) return plain + ".gz";
     if (std::filesystem::exists(plain)) return plain;
-    throw DataError(kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
-                    "Install it (apt-get install dataset-fashion-mnist), or give the folder that holds it (--data).");
+    throw DataError(
+        kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
+        "Install it (apt-get install dataset-fashion-mnist), fetch it (data::fetch_fashion_mnist), or give the ",
+        "folder that holds it (--data).");
   };
   const std::string images = path("-images-idx3-ubyte");
   return IdxDataset(images, path("-labels-idx1-ubyte"));

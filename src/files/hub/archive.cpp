@@ -5,8 +5,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cctype>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -14,11 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "files/hub/download.h"
 #include "files/hub/hub_cache.h"
 #include "files/python/zip_reader.h"
-#include "hasten/core/hash.h"
-#include "hasten/core/http.h"
-#include "hasten/core/strings.h"
+#include "hasten/core/error.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/files/disk/mapped_file.h"
@@ -27,10 +24,6 @@ namespace hasten::files {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_address(const std::string& source) {
-  return source.starts_with("http://") || source.starts_with("https://");
-}
 
 /// "imagenette2" of "https://…/imagenette2.tgz?x".
 std::string archive_name(const std::string& source) {
@@ -41,42 +34,6 @@ std::string archive_name(const std::string& source) {
   }
   throw UsageError(Origin{"files"}, "'", source,
                    "' names no archive that fetch_archive knows; expected .zip, .tar, .tar.gz or .tgz.");
-}
-
-void check_hash(core::Digest& digest, const std::string& wanted, const std::string& source) {
-  const auto found = digest.hex();
-  if (wanted.empty() || found == wanted) return;
-  throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", wanted,
-                  ". Fetch another copy, or correct FetchOptions::sha256.");
-}
-
-/// Returns the archive's bytes as a file: the source itself, or a download.
-fs::path download(const std::string& source, const fs::path& folder, const std::string& sha256) {
-  http::Client client({.needed_by = "fetch_archive",
-                       .timeout = std::chrono::milliseconds(0),
-                       .stall_timeout = std::chrono::seconds(60),
-                       .follow_redirects = true});
-  const auto path = folder / ".download";
-  std::ofstream file(path, std::ios::binary);
-  core::Digest digest(core::Digest::Kind::kSha256);
-  const auto response = client.send({.url = source, .on_data = [&](std::string_view part) {
-                                       file.write(part.data(), static_cast<std::streamsize>(part.size()));
-                                       digest.update(part);
-                                       return file.good();
-                                     }});
-  file.close();
-  if (!response.ok() && response.status != 0) {
-    throw DataError(Origin{"files"}, source, source, ": the server answered with status ", response.status,
-                    ". Check the address.");
-  }
-  if (!response.ok())
-    throw CommError(Origin{"files"}, "fetch_archive", source, ": ", response.error,
-                    ". Check the network, or name a local file.");
-  if (!file)
-    throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(),
-                    "; free space, or name another folder.");
-  check_hash(digest, sha256, source);
-  return path;
 }
 
 /// Where an entry goes. Throws: DataError for one outside of the folder.
@@ -236,11 +193,7 @@ std::filesystem::path fetch_archive(const std::string& source, const FetchOption
   const auto own_name = archive_name(source);
   if (options.into.empty())
     throw UsageError(Origin{"files"}, "fetch_archive without a folder; set FetchOptions::into.");
-  const std::string sha256 = core::lower(options.sha256);
-  if (!sha256.empty() && (sha256.size() != 64 || sha256.find_first_not_of("0123456789abcdef") != std::string::npos)) {
-    throw UsageError(Origin{"files"}, "sha256 '", options.sha256,
-                     "' of fetch_archive; expected 64 hexadecimal digits.");
-  }
+  const auto sha256 = wanted_sha256(options.sha256, "fetch_archive");
   const auto name = options.name.empty() ? own_name : options.name;
   const auto folder = options.into / name;
   if (!options.force && fs::exists(folder)) return folder;
@@ -258,11 +211,10 @@ std::filesystem::path fetch_archive(const std::string& source, const FetchOption
   fs::create_directory(unpacked);
   fs::path archive = source;
   if (is_address(source)) {
-    archive = download(source, temporary, sha256);
+    archive = fs::path(temporary) / ".download";
+    download(source, archive, sha256, "fetch_archive");
   } else if (!sha256.empty()) {
-    core::Digest digest(core::Digest::Kind::kSha256);
-    digest.update(MappedFile::open(source)->bytes());
-    check_hash(digest, sha256, source);
+    check_file_hash(archive, sha256);
   }
   std::string start(4, '\0');
   std::ifstream(archive, std::ios::binary).read(start.data(), 4);

@@ -71,7 +71,12 @@ OptionGroup program() {
            {.name = "pass_local_rank",
             .kind = kSwitch,
             .peers = kHasten,
-            .help = "Put --local-rank=N before the program's arguments, as torch.distributed.launch does"},
+            .help = "Put --local-rank=N before the program's arguments, as torch.distributed.launch of torch 2 does"},
+           {.name = "pass_local_rank_as",
+            .kind = kChoice,
+            .peers = kHasten,
+            .choices = "local_rank local-rank",
+            .help = "The same under this name; local_rank: as torch.distributed.launch of torch 1 writes it"},
            {.name = "for_gloo",
             .kind = kSwitch,
             .peers = kHasten,
@@ -308,16 +313,18 @@ OptionGroup cores() {
 }
 
 OptionGroup settings() {
-  return {"Settings",
-          "",
-          {{.name = "config_file",
-            .variable = "-",
-            .value = "FILE",
-            .help = "The configuration to use instead of the one that hasten config wrote"},
-           {.name = "explain",
-            .kind = kSwitch,
-            .peers = kHasten,
-            .help = "Print every setting, its value and where it came from; start nothing"}}};
+  return {
+      "Settings",
+      "",
+      {{.name = "config_file",
+        .variable = "-",
+        .value = "FILE",
+        .help = "The configuration to use instead of the one that hasten config wrote"},
+       {.name = "explain",
+        .kind = kSwitch,
+        .peers = kHasten,
+        .help = "Print settings that are not the default, with their sources; --explain all: the others, too; start "
+                "nothing"}}};
 }
 
 }  // namespace

@@ -88,8 +88,9 @@ Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& 
 }
 
 std::vector<std::string> worker_arguments(const LaunchSettings& settings, const WorkerPlace& place) {
-  if (!settings.on("pass_local_rank")) return {};
-  return {text("--local-rank=", place.local_rank)};
+  const auto name = settings.text("pass_local_rank_as");
+  if (!name && !settings.on("pass_local_rank")) return {};
+  return {text("--", name.value_or("local-rank"), "=", place.local_rank)};
 }
 
 }  // namespace hasten::launcher

@@ -71,6 +71,9 @@ void program(const LaunchSettings& settings, Problems& problems) {
   if (settings.on("use_env") && settings.on("pass_local_rank")) {
     problems.push_back("--use_env leaves out the argument that --pass_local_rank asks for; give one");
   }
+  if (settings.on("use_env") && settings.has("pass_local_rank_as")) {
+    problems.push_back("--use_env leaves out the argument that --pass_local_rank_as asks for; give one");
+  }
   if (settings.on("tpu") && no_python) problems.push_back("--tpu starts Python scripts, so it excludes --no_python");
 }
 

@@ -1,6 +1,7 @@
 // hasten::launch; see launch.h.
 #include "hasten/launch/run/launch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -23,14 +24,14 @@ void require_one_thread() {
 }
 
 // In the worker's process, which has no handler for exceptions.
-int run_and_report(const std::function<int()>& function, const Environment& environment) {
+int run_and_report(const std::function<int(int)>& function, int rank, const Environment& environment) {
   const auto fail = [&](const char* message, int exit_code) {
     std::cerr << std::string(message) + "\n" << std::flush;
     write_error_file(environment.text("TORCHELASTIC_ERROR_FILE").value_or(""), message);
     return exit_code;
   };
   try {
-    return function();
+    return function(rank);
   } catch (const UsageError& error) {
     return fail(error.what(), 2);
   } catch (const std::exception& error) {
@@ -40,15 +41,30 @@ int run_and_report(const std::function<int()>& function, const Environment& envi
   }
 }
 
+Environment with_options(const Environment& inherited, const LaunchOptions& options) {
+  static const std::vector<std::string> kPrecisions = {"no", "fp16", "bf16", "fp8"};
+  auto variables = inherited.variables();
+  if (const std::string& precision = options.mixed_precision; !precision.empty()) {
+    if (std::find(kPrecisions.begin(), kPrecisions.end(), precision) == kPrecisions.end()) {
+      throw UsageError({"launch"}, "mixed_precision is '", precision, "'", did_you_mean(precision, kPrecisions),
+                       "; expected one of ", join(kPrecisions), '.');
+    }
+    variables["ACCELERATE_MIXED_PRECISION"] = precision;
+  }
+  if (options.cpu) variables["ACCELERATE_USE_CPU"] = "True";
+  return Environment::of(std::move(variables));
+}
+
 }  // namespace
 
-int launch_function(int num_processes, const std::function<int()>& function, const LaunchOptions& options) {
+int launch_function(int num_processes, const std::function<int(int)>& function, const LaunchOptions& options) {
+  const Environment inherited = with_options(Environment::current(), options);
   require_one_thread();
   open_standard_descriptors();
-  return run_local(num_processes, options, {.inherited = Environment::current()},
-                   [&](const WorkerPlace&, const Environment& environment) {
+  return run_local(num_processes, options, {.inherited = inherited},
+                   [&](const WorkerPlace& place, const Environment& environment) {
                      environment.apply();
-                     const int exit_code = run_and_report(function, environment);
+                     const int exit_code = run_and_report(function, place.rank, environment);
                      std::cout.flush();
                      std::fflush(nullptr);
                      return exit_code;

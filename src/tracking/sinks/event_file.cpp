@@ -72,10 +72,11 @@ void EventFile::flush() {
   buffer_.clear();
 }
 
-std::string event_file_name(double time_s, const std::string& host, int64_t pid, int counter) {
+std::string event_file_name(double time_s, const std::string& host, int64_t pid, int counter,
+                            const std::string& suffix) {
   std::string seconds = text(static_cast<int64_t>(time_s));
   if (seconds.size() < 10) seconds.insert(0, 10 - seconds.size(), '0');
-  return text("events.out.tfevents.", seconds, '.', host, '.', pid, '.', counter);
+  return text("events.out.tfevents.", seconds, '.', host, '.', pid, '.', counter, suffix);
 }
 
 }  // namespace hasten::tracking

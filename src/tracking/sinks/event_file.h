@@ -34,7 +34,8 @@ class EventFile {
   std::string buffer_;
 };
 
-/// "events.out.tfevents.1769000000.host.1234.0".
-std::string event_file_name(double time_s, const std::string& host, int64_t pid, int counter);
+/// "events.out.tfevents.1769000000.host.1234.0" + suffix.
+std::string event_file_name(double time_s, const std::string& host, int64_t pid, int counter,
+                            const std::string& suffix = "");
 
 }  // namespace hasten::tracking

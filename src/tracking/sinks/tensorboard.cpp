@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -27,9 +28,16 @@ std::string read_whole(const std::filesystem::path& path) {
   return *std::move(bytes);
 }
 
+struct Options {
+  bool double_scalars = false;
+  std::string log_dir = {}, comment = {}, filename_suffix = {};
+  std::optional<int64_t> purge_step = {};
+  int64_t max_queue = INT64_MAX;
+};
+
 class TensorBoard : public Tracker {
  public:
-  explicit TensorBoard(bool double_scalars) : double_scalars_(double_scalars) {}
+  explicit TensorBoard(Options options) : options_(std::move(options)) {}
 
   const TrackerTraits& traits() const noexcept override { return traits_; }
 
@@ -42,8 +50,12 @@ class TensorBoard : public Tracker {
 
   void start(const RunInfo& run) override {
     run_ = run;
-    folder_ = run.rank == 0 ? run.folder : run.folder / text("rank_", run.rank);
+    std::filesystem::path folder = options_.log_dir;
+    if (folder.empty()) folder = run.folder.string() + options_.comment;
+    folder_ = run.rank == 0 ? folder : folder / text("rank_", run.rank);
+    const bool is_new = state_.find("files") == nullptr;
     file("");
+    if (is_new && options_.purge_step) append("", summary::start_event(time_s(), *options_.purge_step));
   }
 
   void store_init_configuration(const core::Value& config) override {
@@ -164,7 +176,8 @@ class TensorBoard : public Tracker {
 
   EventFile& file(const std::string& run) {
     if (const auto found = files_.find(run); found != files_.end()) return found->second;
-    const std::string name = event_file_name(run_.start_time_s, net::host_name(), run_.pid, counter_);
+    const std::string name =
+        event_file_name(run_.start_time_s, net::host_name(), run_.pid, counter_, options_.filename_suffix);
     const std::string relative = run.empty() ? name : run + "/" + name;
     const core::Value* lengths = state_.find("files");
     const core::Value* length = lengths != nullptr ? lengths->find(relative) : nullptr;
@@ -177,15 +190,29 @@ class TensorBoard : public Tracker {
     for (auto& [run, open] : files_) lengths[std::filesystem::relative(open.path(), folder_).string()] = open.length();
   }
 
-  void add(int64_t step, const std::string& summary) { file("").append(summary::event(time_s(), step, summary)); }
+  void append(const std::string& run, const std::string& event) {
+    EventFile& to = file(run);
+    to.append(event);
+    written(to);
+  }
+
+  void written(EventFile& to) {
+    if (++num_waiting_ < options_.max_queue) return;
+    to.flush();
+    num_waiting_ = 0;
+  }
+
+  void add(int64_t step, const std::string& summary) { append("", summary::event(time_s(), step, summary)); }
 
   void log_one(const std::string& run, const std::string& tag, const Value& value, int64_t step) {
     if (value.kind() == Value::Kind::kString) {
-      file(run).append(summary::event(time_s(), step, summary::text(tag, value.as_string())));
-    } else if (double_scalars_) {
-      file(run).append(summary::event(time_s(), step, summary::double_scalar(tag, value.as_number())));
+      append(run, summary::event(time_s(), step, summary::text(tag, value.as_string())));
+    } else if (options_.double_scalars) {
+      append(run, summary::event(time_s(), step, summary::double_scalar(tag, value.as_number())));
     } else {
-      file(run).append_scalar(time_s(), step, tag, static_cast<float>(value.as_number()));
+      EventFile& to = file(run);
+      to.append_scalar(time_s(), step, tag, static_cast<float>(value.as_number()));
+      written(to);
     }
   }
 
@@ -199,7 +226,8 @@ class TensorBoard : public Tracker {
   }
 
   const TrackerTraits traits_ = {"tensorboard", true};
-  const bool double_scalars_;
+  const Options options_;
+  int64_t num_waiting_ = 0;  // events since the last write for max_queue
   RunInfo run_;
   std::filesystem::path folder_;
   core::Value state_ = core::Value::map();
@@ -236,6 +264,48 @@ void append_yaml(std::string& out, const core::Value& value, int indent) {
   }
 }
 
+[[noreturn]] void refuse(const std::string& key, const core::Value& value, const char* expected) {
+  throw UsageError({"tracking"}, "init_kwargs for 'tensorboard' has ", key, " ", value.to_json(), "; expected ",
+                   expected, ".");
+}
+
+int64_t whole_number(const std::string& key, const core::Value& value) {
+  if (!value.is_int() || value.as_int() < 0) refuse(key, value, "a whole number from 0 on");
+  return value.as_int();
+}
+
+std::string word(const std::string& key, const core::Value& value) {
+  if (!value.is_string()) refuse(key, value, "a text");
+  return value.as_string();
+}
+
+Options read_options(const core::Value& given) {
+  Options options;
+  if (!given.is_map()) return options;
+  for (const auto& [key, value] : given.as_map()) {
+    if (value.is_null()) continue;  // Python's None: the default
+    if (key == "double_scalars") {
+      if (!value.is_bool()) refuse(key, value, "true or false");
+      options.double_scalars = value.as_bool();
+    } else if (key == "purge_step") {
+      options.purge_step = whole_number(key, value);
+    } else if (key == "max_queue") {
+      options.max_queue = std::min(options.max_queue, std::max(whole_number(key, value), int64_t{1}));
+    } else if (key == "flush_secs") {
+      if (!value.is_number() || !(value.as_double() >= 0)) refuse(key, value, "seconds from 0 on");
+      if (value.as_double() < 1) options.max_queue = 1;
+    } else if (key == "log_dir") {
+      options.log_dir = word(key, value);
+    } else if (key == "comment") {
+      options.comment = word(key, value);
+    } else if (key == "filename_suffix") {
+      options.filename_suffix = word(key, value);
+      if (options.filename_suffix.find('/') != std::string::npos) refuse(key, value, "a text without '/'");
+    }
+  }
+  return options;
+}
+
 }  // namespace
 
 std::string to_yaml(const core::Value& config) {
@@ -245,12 +315,11 @@ std::string to_yaml(const core::Value& config) {
 }
 
 std::vector<std::string> tensorboard_options() {
-  return {"double_scalars"};
+  return {"double_scalars", "log_dir", "comment", "purge_step", "max_queue", "flush_secs", "filename_suffix"};
 }
 
 std::unique_ptr<Tracker> make_tensorboard(const core::Value& options, const Environment&) {
-  const core::Value* doubles = options.find("double_scalars");
-  return std::make_unique<TensorBoard>(doubles != nullptr && doubles->as_bool());
+  return std::make_unique<TensorBoard>(read_options(options));
 }
 
 }  // namespace hasten::tracking

@@ -10,6 +10,8 @@
 #include <fstream>
 
 #include "hasten/core/error.h"
+#include "hasten/data/dataset/archive.h"
+#include "hasten/data/dataset/urls.h"
 #include "hasten/data/loader/loader.h"
 
 namespace hasten::data {
@@ -181,6 +183,34 @@ TEST_F(Idx, FashionMnistIsReadFromItsFolder) {
 
   EXPECT_EQ(fashion_mnist(folder_, true).data().images.item<int>(), 't');
   EXPECT_EQ(fashion_mnist(folder_, false).data().labels.item<int>(), 5);
+}
+
+TEST_F(Idx, OtherContentsThanFashionMnistsAreRefusedAndLeaveNothing) {
+  gzipped("train-images-idx3-ubyte.gz", idx({1, 1, 1}, "x"));
+  const std::string into = (folder_ / "into").string();
+
+  try {
+    fetch_fashion_mnist(into, folder_.string());
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("expected c59f468a2f672dc8"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(into + "/train-images-idx3-ubyte.gz"));
+}
+
+TEST_F(Idx, WhatTheFolderHasOfFashionMnistIsNotFetchedAgain) {
+  for (const std::string set : {"train", "t10k"}) {
+    gzipped(set + "-images-idx3-ubyte.gz", idx({1, 1, 1}, "x"));
+    gzipped(set + "-labels-idx1-ubyte.gz", idx({1}, "\x05"));
+  }
+
+  EXPECT_EQ(fetch_fashion_mnist(folder_.string(), "http://127.0.0.1:9/nowhere"), folder_);
+}
+
+TEST_F(Idx, AnAddressOfFastaisNamesTheFolderThatIsThere) {
+  std::filesystem::create_directories(folder_ / "imagenette2-160");
+
+  EXPECT_EQ(fetch_archive(urls::kImagenette160, {.into = folder_}), folder_ / "imagenette2-160");
 }
 
 static_assert(is_thread_safe<IdxDataset>::value && is_thread_safe<StackedIdxDataset>::value);

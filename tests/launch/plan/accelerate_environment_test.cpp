@@ -98,6 +98,8 @@ TEST(AccelerateEnvironment, TheLocalRankIsAnArgumentWhereItIsAskedFor) {
   const WorkerPlace place{.rank = 7, .local_rank = 3};
 
   EXPECT_THAT(worker_arguments(settle({"--pass_local_rank"}), place), ElementsAre("--local-rank=3"));
+  EXPECT_THAT(worker_arguments(settle({"--pass_local_rank_as", "local_rank"}), place), ElementsAre("--local_rank=3"));
+  EXPECT_THAT(worker_arguments(settle({"--pass_local_rank_as", "local-rank"}), place), ElementsAre("--local-rank=3"));
   EXPECT_THAT(worker_arguments(settle({"--use_env"}), place), IsEmpty());
 }
 

@@ -55,6 +55,28 @@ TEST(Launch, EveryProcessFindsItsPlaceInTheEnvironment) {
   fs::remove_all(folder);
 }
 
+TEST(Launch, AFunctionThatTakesANumberGetsItsRank) {
+  const int exit_code = launch(2, [](int rank) { return Environment::current().integer("RANK") == rank ? 0 : 3; });
+
+  EXPECT_EQ(exit_code, 0);
+  EXPECT_EQ(launch(2, [](int rank) { return rank == 1 ? 4 : 0; }, {.shutdown_timeout_s = 5}), 4);
+}
+
+TEST(Launch, PrecisionAndDeviceOfTheWorkersAreOptions) {
+  const auto check = [](const std::string& precision, const char* cpu) {
+    const auto environment = Environment::current();
+    return environment.text("ACCELERATE_MIXED_PRECISION") == precision && environment.text("ACCELERATE_USE_CPU") == cpu
+               ? 0
+               : 3;
+  };
+
+  EXPECT_EQ(launch(1, [&] { return check("bf16", "True"); }, {.mixed_precision = "bf16", .cpu = true}), 0);
+  EXPECT_EQ(debug_launch([&] { return Environment::current().integer("WORLD_SIZE") == 2 ? check("no", "True") : 4; }),
+            0);
+  EXPECT_THAT([] { launch(1, [] {}, {.mixed_precision = "fp9"}); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("did you mean 'fp8'?; expected one of no, fp16")));
+}
+
 TEST(Launch, GivesTheFirstFailuresExitCodeAndStopsTheOthers) {
   const Result result = run(2, [] { return Environment::current().integer("RANK") == 1 ? 7 : pause(); });
 

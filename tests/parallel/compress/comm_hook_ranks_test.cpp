@@ -8,6 +8,7 @@
 #include <map>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/compress/comm_hook_wrapper.h"
 #include "hasten/parallel/compress/power_sgd.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "support/models.h"
@@ -63,7 +64,29 @@ const std::map<std::string, HookCase> kHooks = {
     {"own", {plain_hook, 1e-5}},
     {"fp16", {fp16_compress, 2e-2}},
     {"bf16", {bf16_compress, 2e-1}},
+    {"fp16 round another", {[] { return fp16_compress_wrapper(plain_hook()); }, 2e-2}},
+    {"bf16 round power_sgd", {[] { return bf16_compress_wrapper(power_sgd(at_once(100))); }, 2e-1}},
     {"power_sgd of full rank", {[] { return power_sgd(at_once(100)); }, 1e-4}}};
+
+TEST(CommHookRanks, AWrappedHookSeesGradientsOf16BitsInTheBucketsMemory) {
+  run_ranks(2, [](Process& process) {
+    int seen = 0;
+    const CommHook inner = [&](const GradientBucket& bucket, const comm::Group& group) {
+      EXPECT_EQ(bucket.buffer.scalar_type(), at::kBFloat16);
+      EXPECT_EQ(bucket.gradients.size(), bucket.parameters.size());
+      for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+        EXPECT_EQ(bucket.gradients[i].sizes(), bucket.parameters[i].sizes());
+        EXPECT_TRUE(bucket.gradients[i].is_alias_of(bucket.buffer));
+      }
+      ++seen;
+      return group.all_reduce_async_(bucket.buffer);
+    };
+    train_with_hook<Mlp>(process.rank(), process.group(), bf16_compress_wrapper(inner), "mlp");
+
+    EXPECT_GT(seen, 0);
+    EXPECT_THROW(fp16_compress_wrapper(CommHook()), UsageError);
+  });
+}
 
 TEST(CommHookRanks, TrainingIsThatOfOneRankWithinTheHooksPrecision) {
   const auto alone = train_with_hook<Mlp>(0, comm::Group(), {}, "mlp");

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace c10d {
 class Store;
@@ -61,6 +62,21 @@ class Store {
 
   /// Adds to a counter that starts at 0 and gives the sum.
   int64_t add(const std::string& key, int64_t amount) const;
+
+  /// Returns when all keys are there.
+  /// Collective: no. Blocks: until then. Throws: CommError naming the keys that are missing after the timeout;
+  /// WaitInterrupted of this thread's WaitCheck.
+  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout = std::chrono::minutes(5)) const;
+
+  /// Removes a key; whether it was there.
+  bool delete_key(const std::string& key) const;
+
+  /// Sets the key to `desired` if its value is `expected`, or if it is not there and `expected` is empty. Returns the
+  /// value that it then has; of a key that is not there `expected`, and nothing is set.
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) const;
+
+  /// Returns the number of keys of the whole store, those under other prefixes and libtorch's own among them.
+  int64_t num_keys() const;
 
   /// Returns the port a TCP server listens on, 0 for other stores.
   int port() const noexcept;

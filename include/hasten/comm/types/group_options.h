@@ -8,7 +8,7 @@
 
 namespace hasten::comm {
 
-enum class BackendKind { kAuto, kGloo, kSharedMemory, kNccl };
+enum class BackendKind { kAuto, kGloo, kSharedMemory, kNccl, kMpi };
 
 struct GroupOptions {
   /// How long an operation may take before it throws; the same on all ranks.
@@ -16,8 +16,9 @@ struct GroupOptions {
   /// Agrees on operation, dtype and shape before each collective. That costs one more small all-gather each
   /// (docs/benchmarks.md). Unset: on under HASTEN_DEBUG=1, off otherwise.
   std::optional<bool> check = {};
-  /// kAuto: the backend of HASTEN_BACKEND (auto, gloo, shm, nccl), if set. Else CUDA tensors use NCCL if libtorch has
-  /// it. CPU tensors use shared memory between ranks on one host and Gloo between hosts. kGloo: nothing else.
+  /// kAuto: the backend of HASTEN_BACKEND (auto, gloo, shm, nccl, mpi), if set. Else CUDA tensors use NCCL if libtorch
+  /// has it. CPU tensors use shared memory between ranks on one host and Gloo between hosts. kGloo: nothing else. kMpi:
+  /// CPU tensors use the MPI that started the program, in a build with it.
   BackendKind backend = BackendKind::kAuto;
   /// Shared memory of each rank. Group::buffer takes the part that collectives do not need. Taken from the system only
   /// as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.

@@ -73,6 +73,15 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
 /// Where the Debian package dataset-fashion-mnist puts its files.
 inline constexpr const char* kFashionMnistRoot = "/usr/share/datasets/fashion-mnist";
 
+/// Where its authors serve the same files.
+inline constexpr const char* kFashionMnistSource = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com";
+
+/// Fetches those of Fashion-MNIST's four files that `folder` lacks from `source`, an address or a folder, and returns
+/// `folder`, for fashion_mnist. Their unpacked bytes are checked by known hashes. Several processes may call it.
+/// Collective: no. Blocks: on the network and the disk. Throws: as files::fetch_file; DataError for other contents,
+/// which are removed.
+std::string fetch_fashion_mnist(const std::string& folder, const std::string& source = kFashionMnistSource);
+
 /// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10 classes,
 /// from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz.
 /// Collective: no. Blocks: on the files. Throws: DataError that explains how to get the files; as IdxDataset.

@@ -91,6 +91,9 @@ class DistributedDL : public Loader<Dataset, BlockSampler<Sampler>> {
       : DistributedDL(loader, group.rank(), group.world_size()) {
     this->share_order(group);
   }
+  /// The same in the world of a process. Batches are where the dataset makes them: a fit moves them to its device.
+  DistributedDL(const Loader<Dataset, Sampler>& loader, const process::Process& process)
+      : DistributedDL(loader, process.group()) {}
 };
 
 }  // namespace hasten::data

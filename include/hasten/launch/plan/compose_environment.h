@@ -46,7 +46,8 @@ struct EnvironmentPlan {
 /// - TORCHELASTIC_USE_AGENT_STORE is False, unlike torchrun's, because no agent serves a store.
 Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& place);
 
-/// Returns "--local-rank=N" for a worker if --pass_local_rank is set, else nothing.
+/// Returns "--local-rank=N" for a worker if --pass_local_rank is set, or the name of --pass_local_rank_as in its place,
+/// else nothing.
 std::vector<std::string> worker_arguments(const LaunchSettings& settings, const WorkerPlace& place);
 
 }  // namespace hasten::launcher

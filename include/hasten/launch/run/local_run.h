@@ -46,6 +46,10 @@ struct LaunchOptions {
   std::vector<std::string> duplicate_stderr_filters = {};
   std::vector<int> local_ranks_filter = {};
   bool prefix_ranks = false;
+  /// For hasten::launch: the workers' ACCELERATE_MIXED_PRECISION, one of no, fp16, bf16 and fp8. Empty: inherited.
+  std::string mixed_precision = {};
+  /// For hasten::launch: the workers stay on the CPU (ACCELERATE_USE_CPU). false: inherited.
+  bool cpu = false;
 };
 
 namespace launcher {
