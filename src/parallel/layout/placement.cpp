@@ -28,16 +28,35 @@ std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
   return placed == nullptr ? parameter.sizes().vec() : placed->placement(parameter)->sizes;
 }
 
-at::Tensor gather_parameter(const at::Tensor& parameter) {
+at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part) {
   const auto* const placed = placed_by(parameter);
+  if (placed == nullptr) return part;
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
-  if (placed == nullptr) return parameter.detach();
   const Cut cut = placed->placement(parameter)->cut;
   // Parts of several sizes travel along the first dimension.
-  std::vector<at::Tensor> parts = placed->group().all_gather(parameter.detach().movedim(cut.dim, 0).contiguous());
-  for (auto& part : parts) part = part.movedim(0, cut.dim);
+  std::vector<at::Tensor> parts = placed->group().all_gather(part.detach().movedim(cut.dim, 0).contiguous());
+  for (auto& one : parts) one = one.movedim(0, cut.dim);
   return join_parts(parts, cut);
+}
+
+at::Tensor gather_parameter(const at::Tensor& parameter) {
+  if (placed_by(parameter) != nullptr) return gather_as(parameter, parameter);
+  const interception::PassScope pass;
+  return parameter.detach();
+}
+
+at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole) {
+  const auto* const placed = placed_by(parameter);
+  if (placed == nullptr) return whole;
+  const at::NoGradGuard no_grad;
+  return cut_tensor(whole, placed->placement(parameter)->cut, placed->group().world_size(), placed->group().rank());
+}
+
+void copy_part_(const at::Tensor& parameter, const at::Tensor& whole) {
+  const interception::PassScope pass;
+  const at::NoGradGuard no_grad;
+  parameter.detach().copy_(part_as(parameter, whole));
 }
 
 at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part) {
