@@ -250,8 +250,9 @@ void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& opt
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (parallel::placed_by(parameter) == nullptr) continue;
-      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name, " with tp = ",
-                       layout.sizes().tp, ": it needs norms of whole parameters, and this rank has parts. Use AdamW.");
+      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name,
+                       " with tp = ", layout.sizes().tp,
+                       ": it needs norms of whole parameters, and this rank has parts. Use AdamW.");
     }
   }
 }

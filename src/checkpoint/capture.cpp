@@ -114,8 +114,7 @@ void capture_model(const RunParts& run, const ModelEntry& model, int writer, boo
       const auto [found, is_new] = seen_parts.emplace(tensor.storage().unsafeGetStorageImpl(), full);
       if (!is_new) {
         out.tied.emplace_back(full, found->second);
-      } else if (part->second.interval.size() > 0 && !run.sharding->is_copy() &&
-                 counts_for(run, parameters.at(name))) {
+      } else if (part->second.interval.size() > 0 && !run.sharding->is_copy() && counts_for(run, parameters.at(name))) {
         add_slices(full, part->second, model_kind(model.index), writer, out);
       }
       continue;

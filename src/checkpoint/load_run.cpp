@@ -227,11 +227,9 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
       for (const auto& [index, name] : model.match.pairs) {
         const at::Tensor& target = model.wanted[index].tensor;
         if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
-          reader->into(
-              [target, sharding = own.run.sharding](const at::Tensor& value) {
-                sharding->set_value(target, parallel::part_as(target, value));
-              },
-              name);
+          reader->into([target, sharding = own.run.sharding](
+                           const at::Tensor& value) { sharding->set_value(target, parallel::part_as(target, value)); },
+                       name);
         } else {
           reader->into(target, name, through_copy_);
         }

@@ -93,7 +93,8 @@ std::vector<WantedTensor> wanted_of(const torch::nn::Module& module, const std::
 // Floating parameters and buffers take the dtype; their identity stays.
 void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::vector<std::string>& exclude) {
   if (parallel::has_parts(module)) {
-    throw UsageError(Origin{"checkpoint"}, "LoadWeightsOptions::dtype of a model that is cut over ranks: its parameters "
+    throw UsageError(Origin{"checkpoint"},
+                     "LoadWeightsOptions::dtype of a model that is cut over ranks: its parameters "
                      "would no longer be known as parts. Convert the model before prepare.");
   }
   const at::NoGradGuard no_grad;
@@ -123,6 +124,7 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
   std::unordered_map<std::string, std::string> there;  // name here → name in the source
   for (const auto& name : names) there.emplace(renamed(name.substr(prefix), rename), name);
   WeightMatch match;
+  // By memory; a part without elements is found by its parameter.
   std::set<const void*> matched;
   std::unordered_map<std::string, bool> known;
   std::vector<size_t> open;
@@ -135,15 +137,17 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
     }
     const auto& info = source.info(found->second);
     if (const auto sizes = parallel::whole_sizes(wanted[i].tensor); sizes != info.shape) {
-      match.mismatched.push_back(text(wanted[i].name, " [", hasten::join(info.shape), "] in the file, [",
-                                      hasten::join(sizes), "] here"));
+      match.mismatched.push_back(
+          text(wanted[i].name, " [", hasten::join(info.shape), "] in the file, [", hasten::join(sizes), "] here"));
       continue;
     }
     match.pairs.emplace_back(i, found->second);
     matched.insert(wanted[i].tensor.const_data_ptr());
+    matched.insert(wanted[i].tensor.unsafeGetTensorImpl());
   }
   for (const size_t i : open) {
-    const bool is_tied = wanted[i].tensor.numel() > 0 && matched.count(wanted[i].tensor.const_data_ptr()) > 0;
+    const bool is_tied = matched.count(wanted[i].tensor.unsafeGetTensorImpl()) > 0 ||
+                         (wanted[i].tensor.numel() > 0 && matched.count(wanted[i].tensor.const_data_ptr()) > 0);
     if (!is_tied) match.missing.push_back(wanted[i].name);
   }
   for (const auto& name : names) {

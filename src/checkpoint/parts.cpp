@@ -75,8 +75,8 @@ int num_streams(const RunParts& run) {
 
 int first_rank_of_stream(const RunParts& run) {
   if (run.layout == nullptr || !run.layout->divides_model()) return run.process.rank();
-  const auto ranks = plan::group_of(run.layout->sizes(), {plan::Axis::kPp, plan::Axis::kCp, plan::Axis::kSp, plan::Axis::kTp},
-                                    run.process.rank());
+  const auto ranks = plan::group_of(
+      run.layout->sizes(), {plan::Axis::kPp, plan::Axis::kCp, plan::Axis::kSp, plan::Axis::kTp}, run.process.rank());
   return ranks.front();
 }
 

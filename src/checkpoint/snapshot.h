@@ -8,8 +8,8 @@
 namespace hasten::checkpoint {
 
 /// Copies this rank's files, as they will lie on disk, into held memory. Here ends the pause.
-/// Collective: with cut parameters, which their ranks gather for the writer. Blocks: then. Throws: std::bad_alloc, after
-/// this rank has taken part; CommError.
+/// Collective: with cut parameters, which their ranks gather for the writer. Blocks: then. Throws: std::bad_alloc,
+/// after this rank has taken part; CommError.
 void take_snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool check_replicas);
 
 }  // namespace hasten::checkpoint

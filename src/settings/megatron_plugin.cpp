@@ -17,8 +17,8 @@ const Origin kMegatron{"megatron"};
 
 enum class FieldKind { kCount, kInteger, kReal, kFlag, kText, kList, kMap };
 
-// A field of the plugin. `argument`: Megatron's name; null if it is not handed on as it is. Those with a variable follow
-// MEGATRON_LM_ and their name in capitals.
+// A field of the plugin. `argument`: Megatron's name; null if it is not handed on as it is. Those with a variable
+// follow MEGATRON_LM_ and their name in capitals.
 struct Field {
   const char* name;
   FieldKind kind;
@@ -115,9 +115,9 @@ bool is_of_kind(const Value& value, FieldKind kind) {
   return false;
 }
 
-const char* words_of(FieldKind kind) {
-  constexpr std::array kWords = {"an integer of at least 1", "an integer", "a number", "true or false", "a text",
-                                 "a list",                   "a map"};
+const char* kind_words(FieldKind kind) {
+  constexpr std::array kWords = {
+      "an integer of at least 1", "an integer", "a number", "true or false", "a text", "a list", "a map"};
   return kWords[static_cast<size_t>(kind)];
 }
 
@@ -151,7 +151,7 @@ Value value_of(const Field& field, const Value& given, const Environment& enviro
   if (value.is_null()) return value;
   const bool fits = is_of_kind(value, field.kind) && (field.kind != FieldKind::kCount || value.as_int() >= 1);
   if (!fits) {
-    throw UsageError(kMegatron, field.name, " is ", value.to_json(), "; expected ", words_of(field.kind), ".");
+    throw UsageError(kMegatron, field.name, " is ", value.to_json(), "; expected ", kind_words(field.kind), ".");
   }
   return value;
 }
@@ -186,11 +186,11 @@ Value one_length(const MegatronPlugin& plugin, const char* own, const MegatronMo
   return model.input_length ? Value(*model.input_length) : Value(most);
 }
 
-struct Names {
+struct SizeNames {
   const char *layers, *hidden, *heads;
 };
 
-void add_sizes(const Value& config, const Names& names, int64_t most, MegatronNetwork& out) {
+void add_sizes(const Value& config, const SizeNames& names, int64_t most, MegatronNetwork& out) {
   out.arguments["num_layers"] = of_config(config, names.layers);
   out.arguments["hidden_size"] = of_config(config, names.hidden);
   out.arguments["num_attention_heads"] = of_config(config, names.heads);
@@ -199,7 +199,7 @@ void add_sizes(const Value& config, const Names& names, int64_t most, MegatronNe
   out.arguments["model_return_dict"] = true;
 }
 
-constexpr Names kHuggingFace = {"num_hidden_layers", "hidden_size", "num_attention_heads"};
+constexpr SizeNames kHuggingFace = {"num_hidden_layers", "hidden_size", "num_attention_heads"};
 
 void add_decoder(const MegatronPlugin& plugin, const char* tokenizer, MegatronNetwork& out) {
   out.arguments["seq_length"] = out.seq_length;
@@ -312,8 +312,7 @@ MegatronLayout MegatronPlugin::layout(int64_t world_size) const {
                      " and expert_tensor_parallel_size ", number("expert_tensor_parallel_size"),
                      ": experts are not supported. Leave both at 1.");
   }
-  MegatronLayout sizes{
-      .pp = number("pp_degree"), .cp = number("context_parallel_size"), .tp = number("tp_degree")};
+  MegatronLayout sizes{.pp = number("pp_degree"), .cp = number("context_parallel_size"), .tp = number("tp_degree")};
   const int64_t model = sizes.pp * sizes.cp * sizes.tp;
   if (world_size % model != 0) {
     throw UsageError(kMegatron, "tp_degree ", sizes.tp, " x pp_degree ", sizes.pp, " x context_parallel_size ",
@@ -363,8 +362,7 @@ MegatronNetwork megatron_network(const MegatronPlugin& plugin, const MegatronMod
 MegatronTrainingArguments megatron_training(const MegatronPlugin& plugin, const MegatronTraining& training) {
   MegatronTrainingArguments out{.arguments = Value::map()};
   Value& all = out.arguments;
-  out.global_batch_size =
-      training.data_parallel_size * training.micro_batch_size * plugin.number("num_micro_batches");
+  out.global_batch_size = training.data_parallel_size * training.micro_batch_size * plugin.number("num_micro_batches");
   all["DDP_impl"] = training.mixed_precision == "bf16" ? Value("local") : plugin.arguments().at("DDP_impl");
   if (training.mixed_precision != "no") all[training.mixed_precision] = true;
   all["data_parallel_size"] = training.data_parallel_size;

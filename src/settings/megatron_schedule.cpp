@@ -12,19 +12,19 @@
 namespace hasten::plan {
 namespace {
 
-const Origin kMegatron{"megatron"};
+const Origin kMegatronSchedule{"megatron"};
 
 void require_one_of(const char* name, const std::string& value, const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw UsageError(kMegatron, name, " is '", value, "'; expected ", join(choices, " or "), did_you_mean(value, choices),
-                   ".");
+  throw UsageError(kMegatronSchedule, name, " is '", value, "'; expected ", join(choices, " or "),
+                   did_you_mean(value, choices), ".");
 }
 
 double half_cosine(double x) {
   return 0.5 * (std::cos(std::numbers::pi * x) + 1);
 }
 
-// What is left of the way from max to min, in the last part of WSD.
+// The rest of the way from max to min, in the last part of WSD.
 double wsd_part(const std::string& style, double x) {
   if (style == "linear") return 1 - x;
   if (style == "cosine") return half_cosine(x);
@@ -36,25 +36,25 @@ double wsd_part(const std::string& style, double x) {
 
 MegatronSchedule::MegatronSchedule(const MegatronScheduleOptions& options) : options_(options) {
   if (!(options.min_lr >= 0) || !(options.max_lr >= options.min_lr) || !(options.init_lr <= options.max_lr)) {
-    throw UsageError(kMegatron, "init_lr ", options.init_lr, ", min_lr ", options.min_lr, ", max_lr ", options.max_lr,
-                     "; expected 0 <= min_lr <= max_lr, and init_lr <= max_lr.");
+    throw UsageError(kMegatronSchedule, "init_lr ", options.init_lr, ", min_lr ", options.min_lr, ", max_lr ",
+                     options.max_lr, "; expected 0 <= min_lr <= max_lr, and init_lr <= max_lr.");
   }
   if (options.decay < 1 || options.warmup >= options.decay) {
-    throw UsageError(kMegatron, "a warm-up of ", options.warmup, " samples and a decay of ", options.decay,
+    throw UsageError(kMegatronSchedule, "a warm-up of ", options.warmup, " samples and a decay of ", options.decay,
                      "; expected the warm-up to end before, and a decay of at least 1.");
   }
   require_one_of("lr_decay_style", options.style, {"constant", "linear", "cosine", "inverse-square-root", "WSD"});
   if (options.style == "WSD") {
     require_one_of("lr_wsd_decay_style", options.wsd_style, {"exponential", "linear", "cosine", "minus_sqrt"});
     if (options.wsd_steps < 1) {
-      throw UsageError(kMegatron, "lr_decay_style WSD with ", options.wsd_steps,
+      throw UsageError(kMegatronSchedule, "lr_decay_style WSD with ", options.wsd_steps,
                        " samples of decay (lr_wsd_decay_iters); expected at least 1.");
     }
   }
   require_one_of("weight_decay_incr_style", options.weight_decay_style, {"constant", "linear", "cosine"});
   const double begin = options.start_weight_decay, end = options.end_weight_decay;
   if (!(begin >= 0) || !(end >= begin) || (options.weight_decay_style == "constant" && begin != end)) {
-    throw UsageError(kMegatron, "weight decay from ", begin, " to ", end, " (", options.weight_decay_style,
+    throw UsageError(kMegatronSchedule, "weight decay from ", begin, " to ", end, " (", options.weight_decay_style,
                      "); expected 0 <= start <= end, and equal ones with 'constant'.");
   }
 }

@@ -81,8 +81,8 @@ TEST(ParallelOptions, TakeTheSizesOfTheLauncher) {
   const auto nets = same_nets(2);
   const auto batch = parallel_batch();
   run_ranks(2, [&](process::Process& process) {
-    const auto environment = Environment::of(
-        {{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}, {"PARALLELISM_CONFIG_CP_SIZE", "2"}});
+    const auto environment =
+        Environment::of({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}, {"PARALLELISM_CONFIG_CP_SIZE", "2"}});
     const auto read = read_options({}, environment);
     EXPECT_EQ(read.options.parallel.cp, 2);
     const Accelerator accelerator(process, read.options);

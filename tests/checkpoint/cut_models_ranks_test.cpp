@@ -22,9 +22,9 @@
 namespace hasten {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
-using ::testing::HasSubstr;
 using Parallel = parallel::ParallelOptions;
 
 class CutModels : public testing::InFolder {};
@@ -164,8 +164,8 @@ TEST_F(CutModels, LieWholeInFilesThatPeersRead) {
       process.wait_for_everyone();
     });
     // A Hugging Face folder: one file, or several and an index.
-    const auto source = files::open_source(path(place.name + (place.world == 1 ? "/model.safetensors"
-                                                                                : "/model.safetensors.index.json")));
+    const auto source = files::open_source(
+        path(place.name + (place.world == 1 ? "/model.safetensors" : "/model.safetensors.index.json")));
     for (const auto& name : source->names()) {
       EXPECT_TRUE(checkpoint::read_tensor(*source, name).equal(wanted.at(name))) << place.name << ' ' << name;
     }

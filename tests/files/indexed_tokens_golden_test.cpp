@@ -15,17 +15,16 @@
 namespace hasten::files {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
 using testing::GoldenCase;
 using testing::GoldenTopic;
+using ::testing::HasSubstr;
 
 class Indexed : public testing::InFolder {};
 
-const std::map<std::string, Dtype> kNames = {{"uint8", Dtype::kUInt8},     {"int8", Dtype::kInt8},
-                                             {"int16", Dtype::kInt16},     {"int32", Dtype::kInt32},
-                                             {"int64", Dtype::kInt64},     {"uint16", Dtype::kUInt16},
-                                             {"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64}};
+const std::map<std::string, Dtype> kNames = {
+    {"uint8", Dtype::kUInt8}, {"int8", Dtype::kInt8},     {"int16", Dtype::kInt16},     {"int32", Dtype::kInt32},
+    {"int64", Dtype::kInt64}, {"uint16", Dtype::kUInt16}, {"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64}};
 
 template <class T>
 std::string packed_as(const json& sequence) {
@@ -107,9 +106,8 @@ json written_and_read(const GoldenCase& golden, const std::string& prefix) {
 TEST_F(Indexed, TokensAreMegatronsBytes) {
   GoldenTopic topic("model_parallel", [](const GoldenCase& golden) { return golden.family == "idx"; });
 
-  topic.for_each([&](const GoldenCase& golden) {
-    topic.judge(golden, [&] { return written_and_read(golden, path("tokens")); });
-  });
+  topic.for_each(
+      [&](const GoldenCase& golden) { topic.judge(golden, [&] { return written_and_read(golden, path("tokens")); }); });
 
   topic.finish();
 }

@@ -13,10 +13,10 @@
 namespace hasten::plan {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
 using testing::GoldenCase;
 using testing::GoldenTopic;
+using ::testing::HasSubstr;
 
 core::Value value_of(const json& value) {
   return core::Value::parse_json(value.dump());

@@ -73,7 +73,7 @@ struct MegatronNetwork {
 /// length counts before it. Throws: UsageError for a model of another type; for a configuration that lacks a name.
 MegatronNetwork megatron_network(const MegatronPlugin& plugin, const MegatronModel& model);
 
-/// What a program's optimizer, schedule and loader add.
+/// The parts of a training that add arguments: optimizer, schedule and loader.
 struct MegatronTraining {
   /// The class and its options: {"type": "AdamW", "lr": …, "betas": […], "eps": …, "weight_decay": …}.
   core::Value optimizer = {};

@@ -27,8 +27,9 @@ struct MegatronScheduleOptions {
 
 class MegatronSchedule {
  public:
-  /// Throws: UsageError for rates that are not 0 <= min <= max, a warm-up that does not end before `decay`, an unknown
-  /// style, WSD without its numbers, or weight decays that fall, or differ with style "constant".
+  /// Expects 0 <= min_lr <= max_lr, a warm-up that ends before `decay`, and the numbers of WSD where it is the style.
+  /// Weight decay may not fall, nor change with style "constant".
+  /// Throws: UsageError for other options, or an unknown style.
   explicit MegatronSchedule(const MegatronScheduleOptions& options);
 
   /// The rate after `samples`.

@@ -12,8 +12,8 @@
 namespace hasten::files {
 namespace {
 
-constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
-constexpr uint64_t kVersion = 1;
+constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
+constexpr uint64_t kIndexVersion = 1;
 // By the number in the file, from 1.
 constexpr std::array kDtypes = {Dtype::kUInt8, Dtype::kInt8,    Dtype::kInt16,   Dtype::kInt32,
                                 Dtype::kInt64, Dtype::kFloat64, Dtype::kFloat32, Dtype::kUInt16};
@@ -47,8 +47,8 @@ class IndexBytes {
   const char* take(size_t each, uint64_t count, const char* what) {
     const size_t left = file_.bytes().size() - at_;
     if (count > left / each) {
-      throw DataError(Origin{"files"}, file_.path(), "'", file_.path(), "' is cut short: at byte ", at_, " stand ", left,
-                      " bytes; expected ", count, " x ", each, " of ", what, ". Copy the file again.");
+      throw DataError(Origin{"files"}, file_.path(), "'", file_.path(), "' is cut short: at byte ", at_, " stand ",
+                      left, " bytes; expected ", count, " x ", each, " of ", what, ". Copy the file again.");
     }
     const char* const found = file_.bytes().data() + at_;
     at_ += each * count;
@@ -59,14 +59,14 @@ class IndexBytes {
   size_t at_ = 0;
 };
 
-Dtype dtype_of(uint8_t code, const std::string& path) {
+Dtype dtype_of_code(uint8_t code, const std::string& path) {
   if (code >= 1 && code <= kDtypes.size()) return kDtypes[code - 1];
   throw DataError(Origin{"files"}, path, "'", path, "' has tokens of dtype number ", static_cast<int>(code),
                   " at byte 17; expected 1 to ", kDtypes.size(), '.');
 }
 
 template <class T>
-void append(std::string& out, T value) {
+void append_value(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
@@ -77,15 +77,15 @@ IndexedTokens::IndexedTokens(const std::string& prefix) {
   const auto wrong = [&](auto&&... words) {
     return DataError(Origin{"files"}, index->path(), "'", index->path(), "' ", words...);
   };
-  if (!index->bytes().starts_with(kMagic)) {
+  if (!index->bytes().starts_with(kIndexMagic)) {
     throw wrong("is no index of Megatron's: it does not begin with MMIDIDX.");
   }
   IndexBytes bytes(*index);
-  for (size_t i = 0; i < kMagic.size(); ++i) bytes.one<char>("the name of the form");
-  if (const auto version = bytes.one<uint64_t>("the version"); version != kVersion) {
-    throw wrong("has version ", version, " at byte 9; expected ", kVersion, '.');
+  for (size_t i = 0; i < kIndexMagic.size(); ++i) bytes.one<char>("the name of the form");
+  if (const auto version = bytes.one<uint64_t>("the version"); version != kIndexVersion) {
+    throw wrong("has version ", version, " at byte 9; expected ", kIndexVersion, '.');
   }
-  dtype_ = dtype_of(bytes.one<uint8_t>("the dtype"), index->path());
+  dtype_ = dtype_of_code(bytes.one<uint8_t>("the dtype"), index->path());
   const auto sequences = bytes.one<uint64_t>("the number of sequences");
   const auto documents = bytes.one<uint64_t>("the number of documents");
   lengths_ = bytes.many<int32_t>(sequences, "lengths");
@@ -144,16 +144,16 @@ void IndexedTokensWriter::add(const void* tokens, int64_t length, std::optional<
 void IndexedTokensWriter::finish() {
   values_->sync();
   values_->close();
-  std::string out(kMagic);
-  append(out, kVersion);
+  std::string out(kIndexMagic);
+  append_value(out, kIndexVersion);
   const auto code = std::find(kDtypes.begin(), kDtypes.end(), dtype_) - kDtypes.begin() + 1;
-  append(out, static_cast<uint8_t>(code));
-  append(out, static_cast<uint64_t>(lengths_.size()));
-  append(out, static_cast<uint64_t>(documents_.size()));
-  for (const int64_t length : lengths_) append(out, static_cast<int32_t>(length));
-  for (const int64_t offset : offsets_) append(out, offset);
-  for (const int64_t first : documents_) append(out, first);
-  for (const int8_t mode : modes_) append(out, mode);
+  append_value(out, static_cast<uint8_t>(code));
+  append_value(out, static_cast<uint64_t>(lengths_.size()));
+  append_value(out, static_cast<uint64_t>(documents_.size()));
+  for (const int64_t length : lengths_) append_value(out, static_cast<int32_t>(length));
+  for (const int64_t offset : offsets_) append_value(out, offset);
+  for (const int64_t first : documents_) append_value(out, first);
+  for (const int8_t mode : modes_) append_value(out, mode);
   write_file(disk_, prefix_ + ".idx.tmp", out);
   disk_.rename(prefix_ + ".bin.tmp", prefix_ + ".bin", Rename::kReplace);
   disk_.rename(prefix_ + ".idx.tmp", prefix_ + ".idx", Rename::kReplace);

@@ -23,8 +23,7 @@ uint64_t next_bit() {
 
 CutAxis::CutAxis(comm::Group group, AxisOptions options)
     // The rules run alike on all ranks; a call that differs is found by the group's own header checks.
-    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {
-}
+    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {}
 
 CutAxis::~CutAxis() = default;
 
@@ -101,7 +100,8 @@ ParallelCounts CutAxis::counts() const {
   return {num_operators_, num_exchanges_, gathered_};
 }
 
-// The default generator is alike on all ranks of a model, and all of them draw. So it alone is what a saved state needs.
+// The default generator is alike on all ranks of a model, and all of them draw. So it alone is what a saved state
+// needs.
 CutAxis::OwnRandom::OwnRandom(const CutAxis& axis, c10::Device device)
     : generator_(at::globalContext().defaultGenerator(device.is_cpu() ? c10::Device(at::kCPU) : device)) {
   if (!device.is_cpu()) return;

@@ -20,8 +20,15 @@ using testing::GoldenTopic;
 
 struct LayerImpl : torch::nn::Module {
   LayerImpl(int64_t hidden, int64_t ffn, int64_t num_heads)
-      : heads(num_heads), norm1({{hidden}}), norm2({{hidden}}), q(hidden, hidden), k(hidden, hidden), v(hidden, hidden),
-        o(hidden, hidden), up(hidden, ffn), down(ffn, hidden) {
+      : heads(num_heads),
+        norm1({{hidden}}),
+        norm2({{hidden}}),
+        q(hidden, hidden),
+        k(hidden, hidden),
+        v(hidden, hidden),
+        o(hidden, hidden),
+        up(hidden, ffn),
+        down(ffn, hidden) {
     register_module("norm1", norm1);
     register_module("norm2", norm2);
     register_module("q", q);
@@ -57,8 +64,8 @@ struct NetImpl : torch::nn::Module {
                  .bias(false)) {
     register_module("embed", embed);
     for (int64_t i = 0; i < shape.at("layers").get<int64_t>(); ++i) {
-      layers->push_back(Layer(shape.at("hidden").get<int64_t>(), shape.at("ffn").get<int64_t>(),
-                              shape.at("heads").get<int64_t>()));
+      layers->push_back(
+          Layer(shape.at("hidden").get<int64_t>(), shape.at("ffn").get<int64_t>(), shape.at("heads").get<int64_t>()));
     }
     register_module("layers", layers);
     register_module("norm", norm);

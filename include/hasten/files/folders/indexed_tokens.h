@@ -1,7 +1,8 @@
-// IndexedTokens: Megatron's indexed dataset, documents of sequences of tokens in a pair of files, NAME.idx and NAME.bin.
+// IndexedTokens: Megatron's indexed dataset, documents of sequences of tokens in a pair of files, NAME.idx and
+// NAME.bin.
 //
-// The .bin file holds all tokens in a row. The .idx file holds the dtype, each sequence's length and first byte, and the
-// number of the sequence with which each document begins. Both are mapped, so that processes share the pages.
+// The .bin file holds all tokens in a row. The .idx file holds the dtype, each sequence's length and first byte, and
+// the number of the sequence with which each document begins. Both are mapped, so that processes share the pages.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace hasten::files {
 class IndexedTokens {
  public:
   /// `prefix`: the path without ".idx". Integers, float32 and float64 are known.
-  /// Collective: no. Blocks: on the files. Throws: DataError, with the file and what is wrong at which byte: another
-  /// form or version, an unknown dtype, an index that is cut short, or sequences outside of the .bin file.
+  /// Another form or version, an unknown dtype, an index that is cut short, and sequences outside of the .bin file are
+  /// refused. Collective: no. Blocks: on the files. Throws: DataError with the file, the fault and its byte.
   explicit IndexedTokens(const std::string& prefix);
 
   Dtype dtype() const noexcept { return dtype_; }

@@ -48,9 +48,8 @@ bool has_parts(const torch::nn::Module& module);
 /// Collective: yes, for a cut one. Blocks: then. Throws: CommError.
 at::Tensor gather_parameter(const at::Tensor& parameter);
 
-/// Returns the whole tensor of values that are cut as a parameter is, such as its moments, on every rank of its cut. The
-/// values themselves if the parameter is whole.
-/// Collective: yes, for a cut one. Blocks: then. Throws: CommError.
+/// Returns the whole tensor of values that are cut as a parameter is, such as its moments, on every rank of its cut.
+/// The values themselves if the parameter is whole. Collective: yes, for a cut one. Blocks: then. Throws: CommError.
 at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part);
 
 /// Returns this rank's part of a tensor of a parameter's whole sizes; the tensor itself if the parameter is whole.
