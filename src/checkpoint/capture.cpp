@@ -20,7 +20,7 @@
 #include "hasten/files/base/box.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/layout/part_boxes.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"

@@ -16,7 +16,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/base/box.h"
-#include "hasten/parallel/layout/part_boxes.h"
+#include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-// See placement.h and part_boxes.h.
+// See placement.h.
 #include "hasten/parallel/layout/placement.h"
 
 #include <ATen/core/grad_mode.h>
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "hasten/interception/interceptor.h"
-#include "hasten/parallel/layout/part_boxes.h"
 
 namespace hasten::parallel {
 

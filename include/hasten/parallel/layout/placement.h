@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/files/base/box.h"
 #include "hasten/parallel/layout/cut.h"
 
 namespace hasten::parallel {
@@ -67,5 +68,20 @@ at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, in
 /// Returns the whole tensor of all ranks' parts, by rank; `size` is that of the cut dimension.
 /// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const Cut& cut);
+
+/// A box of the whole tensor, and the place of its elements in a box of the part.
+struct PartBox {
+  files::Box whole = {};
+  files::Box in_part = {};
+};
+
+/// Returns the boxes of the whole tensor that the box `own` of a part stands for, one a block that it touches. Offsets
+/// of `in_part` count from the beginning of `own`. Boxes without elements are left out.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<PartBox> part_boxes(const Placement& placement, int num_parts, int part, const files::Box& own);
+
+/// As above, for a parameter whether it is cut or not: the box of a whole parameter is its own.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<PartBox> part_boxes(const at::Tensor& parameter, const files::Box& own);
 
 }  // namespace hasten::parallel

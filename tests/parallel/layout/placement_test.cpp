@@ -1,5 +1,5 @@
 // Boxes of parts cover a whole tensor once, wherever blocks and parts end.
-#include "hasten/parallel/layout/part_boxes.h"
+#include "hasten/parallel/layout/placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
