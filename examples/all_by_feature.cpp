@@ -3,6 +3,7 @@
 // itself.
 #include <hasten/data/dataset/subset.h>
 #include <hasten/hasten.h>
+#include <hasten/models/gpt2.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/torch.h>
 
@@ -27,6 +28,9 @@ namespace checkpointing {
 }
 namespace comm_hooks {
 #include "by_feature/comm_hooks.cpp"
+}
+namespace context_parallel {
+#include "by_feature/context_parallel.cpp"
 }
 namespace cross_validation {
 #include "by_feature/cross_validation.cpp"
@@ -67,6 +71,9 @@ namespace schedule_free {
 namespace sync_batch_norm {
 #include "by_feature/sync_batch_norm.cpp"
 }
+namespace tensor_parallel {
+#include "by_feature/tensor_parallel.cpp"
+}
 namespace tracking {
 #include "by_feature/tracking.cpp"
 }
@@ -84,6 +91,7 @@ int main(int argc, char** argv) {
       {"automatic_gradient_accumulation", automatic_gradient_accumulation::main},
       {"checkpointing", [&] { return checkpointing::main(argc - 1, argv + 1); }},
       {"comm_hooks", comm_hooks::main},
+      {"context_parallel", context_parallel::main},
       {"cross_validation", cross_validation::main},
       {"early_stopping", early_stopping::main},
       {"gan", gan::main},
@@ -97,6 +105,7 @@ int main(int argc, char** argv) {
       {"resume", [&] { return resume::main(argc - 1, argv + 1); }},
       {"schedule_free", schedule_free::main},
       {"sync_batch_norm", sync_batch_norm::main},
+      {"tensor_parallel", tensor_parallel::main},
       {"tracking", [&] { return tracking::main(argc - 1, argv + 1); }},
       {"uneven_inputs", uneven_inputs::main},
       {"warm_up", warm_up::main}};

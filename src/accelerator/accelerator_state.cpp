@@ -8,11 +8,13 @@
 #include "accelerator/tracking_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_devices.h"
+#include "hasten/checkpoint/optimizer_state.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
@@ -42,16 +44,12 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
       plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
       accumulation(accumulation_options(options)),
-      data_process(layout.data_process(process)) {
+      data_process(layout.data_process(process)),
+      context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}) {
   start(read.environment);
 }
 
 void AcceleratorState::start(const Environment& environment) {
-  if (layout.context().world_size() > 1) {
-    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, plan::layout_text(layout.sizes()),
-                     ": cp and sp do not go with prepare yet. Set them to 1, or make a parallel::Layout and a "
-                     "parallel::ContextParallel in a loop of the program's own.");
-  }
   plugins->log_notes(operations->logger("shard"));
   sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
                                      plugins->splits_later());
@@ -81,6 +79,7 @@ void AcceleratorState::start(const Environment& environment) {
                                                                      .gradients = gradients,
                                                                      .accumulation = &accumulation,
                                                                      .sharding = sharding,
+                                                                     .layout = &layout,
                                                                      .low_weights = &precision->low_weights(),
                                                                      .home = environment.text("HOME").value_or("")},
                                                 options.project);
@@ -238,7 +237,23 @@ void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
 
 void AcceleratorState::place_optimizers() {
   for (const auto& [name, optimizer] : optimizer_registry.optimizers()) {
+    require_steps_of_parts(*optimizer);
     checkpoint::move_state_to_parameters(*optimizer);
+  }
+}
+
+void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& optimizer) const {
+  if (layout.tensor().world_size() == 1) return;
+  const auto* const codec = checkpoint::find_codec(optimizer);
+  const std::string name = codec == nullptr ? "" : codec->name;
+  if (name != "Lamb" && name != "NovoGrad" && name != "LBFGS") return;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parallel::placed_by(parameter) == nullptr) continue;
+      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name,
+                       " with tp = ", layout.sizes().tp,
+                       ": it needs norms of whole parameters, and this rank has parts. Use AdamW.");
+    }
   }
 }
 

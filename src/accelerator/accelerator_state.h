@@ -15,6 +15,7 @@
 #include "accelerator/read_options.h"
 #include "accelerator/step_record.h"
 #include "hasten/accelerator/options.h"
+#include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/ddp/no_sync.h"
@@ -56,6 +57,8 @@ struct AcceleratorState {
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place);
   /// Moves what optimizers hold already to the devices of their parameters.
   void place_optimizers();
+  /// Throws: UsageError for an optimizer that steps cut parameters by norms or products of whole ones.
+  void require_steps_of_parts(const torch::optim::Optimizer& optimizer) const;
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
@@ -85,6 +88,8 @@ struct AcceleratorState {
   process::Process data_process;
   /// Opened round the forwards of models whose parameters are cut.
   std::map<const torch::nn::Module*, std::shared_ptr<parallel::ForwardHook>> cut_models = {};
+  /// Cuts the sequences that models get, over cp or sp.
+  parallel::ContextParallel context;
 
  private:
   AcceleratorState(const ReadOptions& read, const process::Process& process);

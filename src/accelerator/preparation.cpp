@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "accelerator/accelerator_state.h"
+#include "hasten/core/error.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
 
 namespace hasten {
@@ -37,6 +38,15 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
       return at::GradMode::is_enabled() ? tensor : parallel::whole_value(tensor);
     };
   }
+  if (state_->layout.context().world_size() > 1) {
+    scopes->input = [context = state_->context, dim = options().parallel.sequence_dim,
+                     process = state_->process()](const at::Tensor& x) {
+      if (x.defined()) return parallel::is_cut_value(x) ? x : context.cut(x, dim);
+      throw UsageError(Origin{"accelerator", process.rank(), process.world_size()},
+                       "a model without a tensor among its inputs, with cp or sp: there is no sequence to cut. Give "
+                       "model(x) the tokens themselves, or set cp and sp to 1.");
+    };
+  }
   const auto& recompute = options().recompute;
   if (recompute.enabled && !scopes->has(parallel::ForwardOrder::kRecompute))
     scopes->add(parallel::ForwardOrder::kRecompute, parallel::recompute_hook(module, recompute));
@@ -44,6 +54,7 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 }
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
+  state_->require_steps_of_parts(*optimizer);
   state_->optimizer_registry.add(optimizer);
   checkpoint::move_state_to_parameters(*optimizer);
   state_->precision->add(optimizer);

@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "checkpoint/parameter_places.h"
+#include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
@@ -120,8 +122,13 @@ std::string numbered(const std::string& stem, size_t index, const std::string& s
 
 OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Optimizer& optimizer,
                                      const ParameterNames& name_of) {
+  require_known_parts(run, optimizer, "save_state in Accelerate's layout");
   auto state = optimizer_state(optimizer, name_of);
-  if (run.sharding == nullptr || !run.sharding->steps(optimizer)) return state;
+  const auto places = places_of(optimizer, name_of);
+  if (run.sharding == nullptr || !run.sharding->steps(optimizer)) {
+    gather_state(state, places);
+    return state;
+  }
   if (!steps_in_slices(state.type)) {
     throw UsageError(Origin{"checkpoint", run.process.rank(), run.process.world_size()}, "the state of ", state.type,
                      " is split over the ranks and has no form in Accelerate. Save with Layout::kHasten.");
@@ -146,6 +153,7 @@ OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Op
   }
   state.state.clear();
   for (const auto& name : order) state.state.emplace_back(name, whole.at(name));
+  gather_state(state, places);
   return state;
 }
 

@@ -13,6 +13,7 @@
 #include "checkpoint/accelerate_folder.h"
 #include "checkpoint/load_target.h"
 #include "checkpoint/parameter_places.h"
+#include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
@@ -119,8 +120,9 @@ class AccelerateRun : public SavedRun {
                       const ParameterNames& name_of) const override {
     const std::string file = files_.at({StateKind::kOptimizer, name});
     const auto names = place_names(optimizer, name_of);
-    const auto state = fs::is_directory(file) ? folder_optimizer(file, names)
-                                              : optimizer_from_python(files::PythonFile::open(file).value(), names);
+    auto state = fs::is_directory(file) ? folder_optimizer(file, names)
+                                        : optimizer_from_python(files::PythonFile::open(file).value(), names);
+    cut_state(state, places_of(optimizer, name_of));
     const auto report = load_optimizer_state(optimizer, state, name_of);
     if (!report.unused.empty())
       own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
@@ -142,7 +144,7 @@ class AccelerateRun : public SavedRun {
 
   void load_random(Checkpoints::Impl& own) const override {
     if (num_random_ == 0) return;
-    const int64_t rank = own.run.process.rank();
+    const int64_t rank = first_rank_of_stream(own.run);
     const int64_t from = std::min<int64_t>(rank, num_random_ - 1);
     const auto random = random_from_python(files::PythonFile::open(in(text("random_states_", from, ".pkl"))).value());
     if (rank < num_random_) {

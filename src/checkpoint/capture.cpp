@@ -12,14 +12,15 @@
 #include <sstream>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "checkpoint/parameter_places.h"
+#include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/files/base/box.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
@@ -43,6 +44,19 @@ struct SameMemory {
 bool trains_apart(const RunParts& run) {
   const auto models = run.models->all();
   return std::any_of(models.begin(), models.end(), [](const auto& model) { return model->step().local_sgd().now; });
+}
+
+// Pieces of a box of a rank's part: boxes of the whole tensor, one a block of a cut parameter.
+void add_box(const std::string& name, const at::Tensor& parameter, const at::Tensor& values, const files::Box& own,
+             const std::string& kind, int rank, Capture& out) {
+  const auto shape = parallel::whole_sizes(parameter);
+  for (auto& box : parallel::part_boxes(parameter, own)) {
+    at::Tensor part = values;
+    for (int64_t d = 0; d < part.dim(); ++d) {
+      part = part.narrow(d, box.in_part.offset[static_cast<size_t>(d)], box.in_part.size[static_cast<size_t>(d)]);
+    }
+    out.add({{name, file_dtype(part.scalar_type()), shape}, kind, std::move(box.whole), rank}, part);
+  }
 }
 
 PieceInfo whole_piece(const std::string& name, const at::Tensor& tensor, const std::string& kind, int rank) {
@@ -73,7 +87,7 @@ void add_slices(const std::string& name, const parallel::ShardedStatePiece& piec
       own.size[order[i]] = box.size[i];
       back[order[i]] = static_cast<int64_t>(i);
     }
-    out.add({{name, file_dtype(view.scalar_type()), sizes}, kind, std::move(own), rank}, view.permute(back));
+    add_box(name, piece.of, view.permute(back), own, kind, rank, out);
   }
 }
 
@@ -88,10 +102,11 @@ std::map<std::string, parallel::ShardedStatePiece> value_parts(const RunParts& r
 }
 
 void capture_model(const RunParts& run, const ModelEntry& model, int writer, bool apart, Capture& out) {
-  std::unordered_set<std::string> parameters;
-  for (const auto& item : model.module->named_parameters()) parameters.insert(item.key());
+  std::unordered_map<std::string, at::Tensor> parameters;
+  for (const auto& item : model.module->named_parameters()) parameters.emplace(item.key(), item.value());
   std::map<SameMemory, std::string> seen;
   std::map<const c10::StorageImpl*, std::string> seen_parts;
+  std::map<const c10::TensorImpl*, std::string> seen_cut;
   const auto parts = value_parts(run, model);
   for (const auto& [name, tensor] : model.weights) {
     const std::string full = manifest_name(model.index, name);
@@ -99,9 +114,23 @@ void capture_model(const RunParts& run, const ModelEntry& model, int writer, boo
       const auto [found, is_new] = seen_parts.emplace(tensor.storage().unsafeGetStorageImpl(), full);
       if (!is_new) {
         out.tied.emplace_back(full, found->second);
-      } else if (part->second.interval.size() > 0 && !run.sharding->is_copy()) {
+      } else if (part->second.interval.size() > 0 && !run.sharding->is_copy() && counts_for(run, parameters.at(name))) {
         add_slices(full, part->second, model_kind(model.index), writer, out);
       }
+      continue;
+    }
+    if (const auto cut = parameters.find(name);
+        cut != parameters.end() && parallel::placed_by(cut->second) && tensor.sizes() == cut->second.sizes()) {
+      const auto [found, is_new] = seen_cut.emplace(cut->second.unsafeGetTensorImpl(), full);
+      if (!is_new) {
+        out.tied.emplace_back(full, found->second);
+        continue;
+      }
+      PieceInfo piece{{full, file_dtype(tensor.scalar_type()), parallel::whole_sizes(cut->second)},
+                      model_kind(model.index)};
+      piece.box = files::whole_box(piece.info.shape);
+      out.add(std::move(piece), tensor);
+      out.cut.emplace(full, cut->second);
       continue;
     }
     if (tensor.numel() > 0) {
@@ -165,6 +194,7 @@ Slices slices_of(const RunParts& run, const torch::optim::Optimizer& optimizer, 
 
 void capture_optimizer(const RunParts& run, const std::string& name, const torch::optim::Optimizer& optimizer,
                        const ParameterNames& name_of, int writer, bool apart, Capture& out) {
+  require_known_parts(run, optimizer, "save_state");
   if (find_codec(optimizer) == nullptr) {
     out.parts["optimizers"][name] = Value::map({{"type", "archive"}});
     if (writer == 0) {
@@ -183,7 +213,9 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
   std::vector<std::pair<std::string, Value>> skeletons;
   for (const auto& [parameter, slots] : state.state) {
     const auto own = is_split ? run.sharding->stepped_interval(optimizer, parameters.at(parameter)) : std::nullopt;
-    if (own && (own->size() == 0 || run.sharding->is_copy())) continue;  // another rank's
+    const at::Tensor& of = parameters.at(parameter);
+    if (own && (own->size() == 0 || run.sharding->is_copy() || !counts_for(run, of))) continue;  // another rank's
+    const bool is_cut = parallel::placed_by(of) != nullptr;
     auto split = training::split_tensors(training::State(slots));
     skeletons.emplace_back(parameter, std::move(split.value));
     const int rank = own ? writer : shared_rank;
@@ -193,6 +225,8 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
       const auto slice = slices.find({parameter, path});
       if (slice != slices.end()) {
         add_slices(full, slice->second, "optimizer", rank, out);
+      } else if (is_cut && tensor.sizes() == of.sizes()) {
+        add_box(full, of, tensor, files::whole_box(of.sizes()), "optimizer", writer, out);
       } else {
         out.add(whole_piece(full, tensor, "optimizer", rank), tensor);
       }
@@ -230,12 +264,13 @@ void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& model
   if (run.accumulation == nullptr) return;
   out.parts["accumulation_step"] = run.accumulation->step();
   if (run.gradients == nullptr || run.gradients->sync_gradients() || run.sharding != nullptr) return;
+  const int stream = stream_of(run);
   for (const auto& model : models) {
     for (const auto& item : model.module->named_parameters()) {
       const at::Tensor gradient = item.value().grad();
       if (!gradient.defined() || gradient.is_sparse()) continue;
-      const std::string name = text("gradient.", run.process.rank(), '.', manifest_name(model.index, item.key()));
-      out.add(whole_piece(name, gradient, "gradient", writer), gradient);
+      const std::string name = text("gradient.", stream, '.', manifest_name(model.index, item.key()));
+      add_box(name, item.value(), gradient, files::whole_box(gradient.sizes()), "gradient", writer, out);
     }
   }
 }
@@ -315,12 +350,15 @@ Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models
     }
   }
   capture_components(run, writer, out);
-  const auto random = process::capture_random_state();
-  const std::string own = text("random.", run.process.rank(), '.');
-  out.add(whole_piece(own + "cpu", random.cpu, "random", writer), random.cpu);
-  for (size_t i = 0; i < random.cuda.size(); ++i) {
-    out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", writer), random.cuda[i]);
+  if (run.process.rank() == first_rank_of_stream(run)) {
+    const auto random = process::capture_random_state();
+    const std::string own = text("random.", stream_of(run), '.');
+    out.add(whole_piece(own + "cpu", random.cpu, "random", writer), random.cpu);
+    for (size_t i = 0; i < random.cuda.size(); ++i) {
+      out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", writer), random.cuda[i]);
+    }
   }
+  if (num_streams(run) != run.process.world_size()) out.parts["num_streams"] = num_streams(run);
   capture_gradients(run, models, writer, out);
   return out;
 }

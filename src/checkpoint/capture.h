@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Capture {
   core::Value parts = core::Value::map();
   /// Values that this rank alone has.
   core::Value own_parts = core::Value::map();
+  /// Cut parameters by name in the manifest. Their piece in `infos` is the whole one, and `data` has this rank's part.
+  /// The writer gathers it, and all ranks of the cut take part.
+  std::unordered_map<std::string, at::Tensor> cut = {};
   /// Names whose tensor is stored under another name.
   std::vector<std::pair<std::string, std::string>> tied = {};
 

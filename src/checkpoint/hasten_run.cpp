@@ -13,11 +13,13 @@
 
 #include "checkpoint/load_target.h"
 #include "checkpoint/parameter_places.h"
+#include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/folders/manifest.h"
 #include "hasten/optim/prepared/low_weights.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 
@@ -138,28 +140,29 @@ class HastenRun : public SavedRun {
     });
   }
 
-  // In the world that saved, each rank takes its own. In another one rank 0 has them all, so that the mean is the same.
+  // On as many streams as saved, each takes its own. On others the first has them all, so that the mean is the same.
   void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
     if (!names_.count("gradient")) return;
-    const int64_t rank = own.run.process.rank(), world = own.run.process.world_size();
+    const int64_t stream = stream_of(own.run), count = num_streams(own.run), saved = num_saved_streams();
     for (const auto& model : models) {
       for (auto& item : model.module->named_parameters()) {
         const auto name = [&](int64_t of) {
           return text("gradient.", of, '.', manifest_name(model.index, item.key()));
         };
         at::Tensor sum;
-        if (world == manifest_.world_size) {
-          if (source_->contains(name(rank))) sum = read_tensor(*source_, name(rank));
-        } else if (rank == 0) {
-          for (int64_t of = 0; of < manifest_.world_size; ++of) {
+        if (count == saved) {
+          if (source_->contains(name(stream))) sum = read_tensor(*source_, name(stream));
+        } else if (stream == 0) {
+          for (int64_t of = 0; of < saved; ++of) {
             if (!source_->contains(name(of))) continue;
             const at::Tensor one = read_tensor(*source_, name(of));
             sum = sum.defined() ? sum.add_(one) : one;
           }
-          if (sum.defined()) sum.mul_(static_cast<double>(world) / static_cast<double>(manifest_.world_size));
+          if (sum.defined()) sum.mul_(static_cast<double>(count) / static_cast<double>(saved));
         }
         at::Tensor parameter = item.value();
-        parameter.mutable_grad() = sum.defined() ? sum.to(parameter.device()) : at::Tensor();
+        if (sum.defined()) sum = parallel::part_as(parameter, sum).to(parameter.device()).contiguous();
+        parameter.mutable_grad() = sum;
       }
     }
   }
@@ -179,25 +182,24 @@ class HastenRun : public SavedRun {
   }
 
   void load_random(Checkpoints::Impl& own) const override {
-    const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
-    if (rank < saved) return restore(rank);
+    const int64_t stream = stream_of(own.run), saved = num_saved_streams();
+    if (stream < saved) return restore(stream);
     if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first))
       return restore(0);
     // The generator's state begins with the seed.
     const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
-    uint64_t words[2] = {0, static_cast<uint64_t>(rank)};
+    uint64_t words[2] = {0, static_cast<uint64_t>(stream)};
     if (state.defined() && state.nbytes() >= sizeof(uint64_t))
       std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
     torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
     own.run.log.info(text("the saved run had ", saved,
-                          " ranks, so this rank's random stream begins anew, from the saved seed and "
-                          "its rank"),
+                          " random streams, so this rank's begins anew, from the saved seed and its number ", stream),
                      {.main_process_only = false});
   }
 
  private:
   bool streams_are_equal(const files::ManifestTensor& first) const {
-    for (int64_t rank = 1; rank < manifest_.world_size; ++rank) {
+    for (int64_t rank = 1; rank < num_saved_streams(); ++rank) {
       const auto* other = manifest_.find(text("random.", rank, ".cpu"));
       if (other == nullptr || other->pieces.empty() || first.pieces.empty()) return false;
       if (!(other->pieces[0].xxh3 == first.pieces[0].xxh3)) return false;
@@ -205,8 +207,14 @@ class HastenRun : public SavedRun {
     return true;
   }
 
-  void restore(int64_t rank) const {
-    const std::string prefix = text("random.", rank, '.');
+  // Ranks of one model share a stream.
+  int64_t num_saved_streams() const {
+    const Value* count = manifest_.parts.find("num_streams");
+    return count == nullptr ? manifest_.world_size : count->as_int();
+  }
+
+  void restore(int64_t stream) const {
+    const std::string prefix = text("random.", stream, '.');
     if (!source_->contains(prefix + "cpu")) return;
     process::RandomState state{read_tensor(*source_, prefix + "cpu")};
     const size_t here = process::capture_random_state().cuda.size();
@@ -289,9 +297,11 @@ class HastenRun : public SavedRun {
 
   void want_slot(const std::string& name, const std::string& type, const Owned& owned) {
     const auto& shape = source_->info(name).shape;
-    const bool is_cut = owned.interval && steps_in_slices(type) && at::IntArrayRef(shape) == owned.parameter.sizes();
-    if (is_cut) {
+    const bool fits = shape == parallel::whole_sizes(owned.parameter);
+    if (fits && owned.interval && steps_in_slices(type)) {
       reader_->slice(name, owned.parameter, owned.interval->begin, owned.interval->end);
+    } else if (fits && parallel::placed_by(owned.parameter) != nullptr) {
+      reader_->part(name, owned.parameter);
     } else {
       reader_->whole(name, owned.interval.has_value());
     }

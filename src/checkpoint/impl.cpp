@@ -14,7 +14,6 @@
 #include "hasten/core/number.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
 
@@ -141,17 +140,7 @@ Checkpoints::Checkpoints(RunParts parts, ProjectConfiguration project)
 
 Checkpoints::~Checkpoints() = default;
 
-void require_whole_parameters(const RunParts& run, const char* what) {
-  for (const auto* module : run.models->modules()) {
-    if (!parallel::has_parts(*module)) continue;
-    throw UsageError(Origin{"checkpoint", run.process.rank(), run.process.world_size()}, what,
-                     " of a model that is cut over tp is not there yet. Save its weights with save_model, and load "
-                     "them before prepare.");
-  }
-}
-
 Save Checkpoints::save_state(const std::string& path, const SaveOptions& options) {
-  require_whole_parameters(impl_->run, "save_state");
   return save_run(*impl_, path, options);
 }
 

@@ -22,9 +22,6 @@
 
 namespace hasten::checkpoint {
 
-/// Throws: UsageError for a call on models that are cut over ranks.
-void require_whole_parameters(const RunParts& run, const char* what);
-
 /// Counts the steps of each optimizer that were made.
 class StepCounter : public training::StepPolicy {
  public:
@@ -99,6 +96,8 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   /// The plan of the last save, good as long as no rank's pieces change.
   std::string plan_hash = {};
   std::shared_ptr<const std::vector<PieceInfo>> joint = {};
+  /// Of each piece of `joint`: several ranks have equal copies, beside those that every rank has.
+  std::vector<bool> has_copies = {};
   SavePlan plan = {};
   /// States of Python's generators that a load has read, for the next save in Python's form.
   files::PythonValue python_random = {}, numpy_random = {};

@@ -12,6 +12,7 @@
 #include "checkpoint/accelerate_folder.h"
 #include "checkpoint/impl.h"
 #include "checkpoint/load_target.h"
+#include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/comm/nested/objects.h"
@@ -21,6 +22,7 @@
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/optim/prepared/low_weights.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
@@ -169,7 +171,7 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
   for (const auto& model : models_) {
     const auto source = saved.weights(model.index);
     std::vector<WantedTensor> wanted;
-    for (const auto& [name, tensor] : state_dict(*model.module)) {
+    for (const auto& [name, tensor] : parts_dict(*model.module)) {
       wanted.push_back({source.plain ? name : manifest_name(model.index, name), tensor});
     }
     if (source.source == nullptr) {
@@ -210,6 +212,7 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
 
 void LoadTarget::check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved) {
   for (const auto& [name, optimizer] : own.run.registry->optimizers()) {
+    require_known_parts(own.run, *optimizer, "load_state");
     const auto type = saved.optimizer_type(name);
     const auto* codec = find_codec(*optimizer);
     if (type.empty() || codec == nullptr || type == codec->name) continue;
@@ -224,9 +227,9 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
       for (const auto& [index, name] : model.match.pairs) {
         const at::Tensor& target = model.wanted[index].tensor;
         if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
-          reader->into(
-              [target, sharding = own.run.sharding](const at::Tensor& value) { sharding->set_value(target, value); },
-              name);
+          reader->into([target, sharding = own.run.sharding](
+                           const at::Tensor& value) { sharding->set_value(target, parallel::part_as(target, value)); },
+                       name);
         } else {
           reader->into(target, name, through_copy_);
         }
@@ -366,7 +369,6 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
 
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
   const comm::Purpose purpose("load_state");
-  require_whole_parameters(impl_->run, "load_state");
   impl_->settle_current();
   if (path.empty()) return *load_newest(*impl_, {}, true, options);
   return load_folder(*impl_, decide(*impl_, path, {}, true).path, options);
@@ -374,7 +376,6 @@ Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& optio
 
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
   const comm::Purpose purpose("resume");
-  require_whole_parameters(impl_->run, "resume");
   impl_->settle_current();
   return load_newest(*impl_, options.step, false, options.load);
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "checkpoint/parts.h"
 #include "checkpoint/source_reader.h"
 #include "compat/versions.h"
 #include "hasten/checkpoint/python_tensor.h"
@@ -19,6 +20,7 @@
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/open_source.h"
 #include "hasten/files/python/python_file.h"
+#include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -84,12 +86,17 @@ class StateDictSource : public files::TensorSource {
 
 std::vector<WantedTensor> wanted_of(const torch::nn::Module& module, const std::vector<std::string>& exclude) {
   std::vector<WantedTensor> wanted;
-  for (const auto& [name, tensor] : state_dict(module, {.exclude = exclude})) wanted.push_back({name, tensor});
+  for (const auto& [name, tensor] : parts_dict(module, exclude)) wanted.push_back({name, tensor});
   return wanted;
 }
 
 // Floating parameters and buffers take the dtype; their identity stays.
 void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::vector<std::string>& exclude) {
+  if (parallel::has_parts(module)) {
+    throw UsageError(Origin{"checkpoint"},
+                     "LoadWeightsOptions::dtype of a model that is cut over ranks: its parameters "
+                     "would no longer be known as parts. Convert the model before prepare.");
+  }
   const at::NoGradGuard no_grad;
   const auto cast = [&](const std::string& name, at::Tensor tensor) {
     const bool left =
@@ -117,6 +124,7 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
   std::unordered_map<std::string, std::string> there;  // name here → name in the source
   for (const auto& name : names) there.emplace(renamed(name.substr(prefix), rename), name);
   WeightMatch match;
+  // By memory; a part without elements is found by its parameter.
   std::set<const void*> matched;
   std::unordered_map<std::string, bool> known;
   std::vector<size_t> open;
@@ -128,16 +136,18 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
       continue;
     }
     const auto& info = source.info(found->second);
-    if (wanted[i].tensor.sizes() != at::IntArrayRef(info.shape)) {
-      match.mismatched.push_back(text(wanted[i].name, " [", hasten::join(info.shape), "] in the file, [",
-                                      hasten::join(wanted[i].tensor.sizes().vec()), "] here"));
+    if (const auto sizes = parallel::whole_sizes(wanted[i].tensor); sizes != info.shape) {
+      match.mismatched.push_back(
+          text(wanted[i].name, " [", hasten::join(info.shape), "] in the file, [", hasten::join(sizes), "] here"));
       continue;
     }
     match.pairs.emplace_back(i, found->second);
     matched.insert(wanted[i].tensor.const_data_ptr());
+    matched.insert(wanted[i].tensor.unsafeGetTensorImpl());
   }
   for (const size_t i : open) {
-    const bool is_tied = wanted[i].tensor.numel() > 0 && matched.count(wanted[i].tensor.const_data_ptr()) > 0;
+    const bool is_tied = matched.count(wanted[i].tensor.unsafeGetTensorImpl()) > 0 ||
+                         (wanted[i].tensor.numel() > 0 && matched.count(wanted[i].tensor.const_data_ptr()) > 0);
     if (!is_tied) match.missing.push_back(wanted[i].name);
   }
   for (const auto& name : names) {
@@ -161,6 +171,7 @@ void read_into(const at::Tensor& target, const files::TensorSource& source, cons
   const at::NoGradGuard no_grad;
   const auto& info = source.info(name);
   const auto dtype = torch_dtype(info.dtype);
+  if (parallel::placed_by(target) != nullptr) return parallel::copy_part_(target, read_tensor(source, name));
   const at::Tensor plain = target.detach();
   if (!through_copy && plain.device().is_cpu() && plain.is_contiguous() && plain.scalar_type() == dtype &&
       plain.numel() > 0) {

@@ -16,6 +16,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/base/box.h"
+#include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -44,6 +45,9 @@ const files::TensorInfo& RunReader::info(const std::string& name) const {
 }
 
 void RunReader::into(const at::Tensor& target, const std::string& name, bool through_copy) {
+  if (parallel::placed_by(target) != nullptr) {
+    return into([target](const at::Tensor& whole) { parallel::copy_part_(target, whole); }, name);
+  }
   const auto& own = info(name);
   const at::Tensor plain = target.detach();
   files::BulkTarget out{{name, files::whole_box(own.shape)}};
@@ -93,13 +97,43 @@ void RunReader::whole(const std::string& name, bool is_own) {
   list.push_back({{name, files::whole_box(own.shape)}, [tensor] { return tensor.mutable_data_ptr(); }, {}});
 }
 
-void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end) {
+void RunReader::part(const std::string& name, const at::Tensor& parameter) {
+  if (made_.count(name)) return;
+  const at::Tensor own = empty_of(info(name), parameter.sizes().vec());
+  made_.emplace(name, own);
+  into([own, parameter](const at::Tensor& whole) { own.copy_(parallel::part_as(parameter, whole)); }, name);
+}
+
+void RunReader::box(const std::string& name, const at::Tensor& like, const files::Box& wanted, const at::Tensor& part) {
   const auto& own = info(name);
-  const at::Tensor flat = empty_of(own, {end - begin});
+  for (const auto& [whole, in_part] : parallel::part_boxes(like, wanted)) {
+    at::Tensor target = part;
+    for (int64_t d = 0; d < part.dim(); ++d) {
+      target = target.narrow(d, in_part.offset[static_cast<size_t>(d)], in_part.size[static_cast<size_t>(d)]);
+    }
+    if (target.is_contiguous()) {
+      own_.push_back({{name, whole}, [target] { return target.mutable_data_ptr(); }, {}});
+      continue;
+    }
+    const auto read = std::make_shared<at::Tensor>();
+    own_.push_back({{name, whole},
+                    [read, &own, sizes = whole.size] {
+                      *read = empty_of(own, sizes);
+                      return read->mutable_data_ptr();
+                    },
+                    [read, target] { target.copy_(*read); }});
+  }
+}
+
+void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end) {
+  const at::Tensor flat = empty_of(info(name), {end - begin});
   made_[name] = flat;
   const auto order = memory_order(like);
-  std::vector<int64_t> laid;
-  for (const int64_t d : order) laid.push_back(own.shape[static_cast<size_t>(d)]);
+  std::vector<int64_t> laid, back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    laid.push_back(like.size(order[i]));
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
   int64_t at = 0;
   for (const auto& box : files::boxes_of_range(laid, begin, end)) {
     const int64_t count = files::numel_of(box);
@@ -108,20 +142,8 @@ void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t b
       wanted.offset[static_cast<size_t>(order[i])] = box.offset[i];
       wanted.size[static_cast<size_t>(order[i])] = box.size[i];
     }
-    const at::Tensor part = flat.narrow(0, at, count);
+    this->box(name, like, wanted, flat.narrow(0, at, count).view(box.size).permute(back));
     at += count;
-    if (std::is_sorted(order.begin(), order.end())) {
-      own_.push_back({{name, std::move(wanted)}, [part] { return part.mutable_data_ptr(); }, {}});
-      continue;
-    }
-    const auto read = std::make_shared<at::Tensor>();
-    const auto sizes = wanted.size;
-    own_.push_back({{name, std::move(wanted)},
-                    [read, &own, sizes] {
-                      *read = empty_of(own, sizes);
-                      return read->mutable_data_ptr();
-                    },
-                    [read, part, order, size = box.size] { part.view(size).copy_(read->permute(order)); }});
   }
 }
 

@@ -28,14 +28,17 @@ class RunReader {
   RunReader(const files::Manifest& manifest, std::string folder, bool verify)
       : manifest_(manifest), folder_(std::move(folder)), verify_(verify) {}
 
-  /// Fills a tensor of any dtype, strides and device. If others watch its memory (`through_copy`), it uses copy_.
+  /// Fills a tensor of any dtype, strides and device, a cut parameter with this rank's part. If others watch its memory
+  /// (`through_copy`), it uses copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
   /// Calls `put` with the whole tensor, on the CPU.
   void into(const std::function<void(const at::Tensor&)>& put, const std::string& name);
   /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not need it.
   void whole(const std::string& name, bool is_own = false);
+  /// Makes a new CPU tensor of this rank's part of a tensor that is cut as a parameter is, for take().
+  void part(const std::string& name, const at::Tensor& parameter);
   /// Makes a new flat CPU tensor of the elements [begin, end) of a tensor in the memory order of `like`, for take().
-  /// Read by this rank alone.
+  /// If `like` is a cut parameter, the elements are those of its part. Read by this rank alone.
   void slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end);
 
   /// Returns a digest of the boxes that all ranks need alike; ranks of different digests cannot share.
@@ -51,6 +54,8 @@ class RunReader {
 
  private:
   const files::TensorInfo& info(const std::string& name) const;
+  // Reads the box of a tensor, or of this rank's part of it, into `part`.
+  void box(const std::string& name, const at::Tensor& like, const files::Box& wanted, const at::Tensor& part);
   void run(const std::vector<files::BulkTarget>& targets, const comm::Group* share, std::vector<std::string>& damaged);
 
   const files::Manifest& manifest_;

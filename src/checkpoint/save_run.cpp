@@ -1,19 +1,16 @@
 // The training thread's part of a save: agree, plan, copy; then the writer goes on (save_job.h).
-#include <ATen/Functions.h>
-#include <ATen/Parallel.h>
-#include <ATen/ops/from_blob.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <set>
 #include <thread>
 #include <unordered_map>
 
 #include "checkpoint/accelerate_folder.h"
 #include "checkpoint/impl.h"
+#include "checkpoint/parts.h"
+#include "checkpoint/snapshot.h"
 #include "checkpoint/writer_thread.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/comm/types/purpose.h"
@@ -22,8 +19,9 @@
 #include "hasten/core/version.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/retention.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/parameters/checksum.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::checkpoint {
@@ -122,23 +120,44 @@ std::vector<Record> agree(const Checkpoints::Impl& own, const Record& mine) {
   return all;
 }
 
-// Pieces of all ranks: what every rank has once, what one owns once, however many list it.
-std::vector<PieceInfo> join_pieces(const Checkpoints::Impl& own, const std::vector<std::vector<PieceInfo>>& by_rank) {
+// What several ranks have copies of goes to the one of them with the least so far.
+void choose_holders(std::vector<PieceInfo>& joint, const std::vector<std::vector<int>>& holders, size_t num_ranks) {
+  std::vector<int64_t> load(num_ranks);
+  for (size_t i = 0; i < joint.size(); ++i) {
+    if (joint[i].rank == kEveryRank) continue;
+    for (const int rank : holders[i]) {
+      if (load.at(static_cast<size_t>(rank)) < load.at(static_cast<size_t>(joint[i].rank))) joint[i].rank = rank;
+    }
+    load.at(static_cast<size_t>(joint[i].rank)) +=
+        files::numel_of(joint[i].box) * static_cast<int64_t>(files::element_bytes(joint[i].info.dtype));
+  }
+}
+
+// Pieces of all ranks: what every rank has once, what one or some own once, however many list it.
+std::vector<PieceInfo> join_pieces(Checkpoints::Impl& own, const std::vector<std::vector<PieceInfo>>& by_rank) {
   std::vector<PieceInfo> joint;
+  std::vector<std::vector<int>> holders;
   std::unordered_map<std::string, size_t> known;
   const auto key = [](const PieceInfo& piece) { return piece.info.name + files::describe(piece.box); };
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     for (const auto& piece : by_rank[rank]) {
       const auto [found, is_new] = known.emplace(key(piece), joint.size());
-      if (!is_new) continue;
+      if (!is_new) {
+        holders[found->second].push_back(piece.rank);
+        continue;
+      }
       if (rank > 0 && piece.rank == kEveryRank) {
         throw UsageError(own.origin(), "rank ", rank, " has '", piece.info.name,
                          "', rank 0 has it not. Give all ranks the same "
                          "model, optimizers and groups.");
       }
       joint.push_back(piece);
+      holders.emplace_back();
     }
   }
+  choose_holders(joint, holders, by_rank.size());
+  own.has_copies.assign(joint.size(), false);
+  for (size_t i = 0; i < joint.size(); ++i) own.has_copies[i] = joint[i].rank != kEveryRank && !holders[i].empty();
   return joint;
 }
 
@@ -177,125 +196,6 @@ void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vect
   own.plan = plan_save(joint, static_cast<int>(writers.ranks.size()));
   own.joint = std::make_shared<const std::vector<PieceInfo>>(std::move(joint));
   own.plan_hash = std::move(all);
-}
-
-constexpr size_t kParallelBytes = size_t{1} << 20;
-
-void copy_bytes(char* to, const char* from, size_t bytes) {
-  if (bytes < kParallelBytes) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  at::parallel_for(0, static_cast<int64_t>(bytes), kParallelBytes, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-  });
-}
-
-void copy_tensor(char* to, const at::Tensor& tensor) {
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-    copy_bytes(to, static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-    return;
-  }
-  at::from_blob(to, tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false)).copy_(tensor.detach());
-}
-
-// The device whose tensors are copied in a stream of their own. None if all lie on the CPU.
-std::optional<c10::Device> device_of(const std::vector<at::Tensor>& tensors) {
-  for (const auto& tensor : tensors) {
-    if (DeviceCopy::serves(tensor.device())) return tensor.device();
-  }
-  return std::nullopt;
-}
-
-// Hashes of this rank's copies of what every rank has.
-std::vector<std::string> replica_hashes(const std::vector<PieceInfo>& joint, const Capture& capture,
-                                        const std::unordered_map<std::string, size_t>& where) {
-  std::vector<std::string> hashes(joint.size());
-  std::vector<at::Tensor> of_device;
-  std::vector<size_t> places;
-  for (size_t i = 0; i < joint.size(); ++i) {
-    if (joint[i].rank != kEveryRank) continue;
-    const auto found = where.find(joint[i].info.name + files::describe(joint[i].box));
-    if (found == where.end()) continue;
-    const at::Tensor tensor = capture.data[found->second].detach().resolve_conj().resolve_neg();
-    if (tensor.is_cpu()) {
-      const at::Tensor plain = tensor.contiguous();
-      hashes[i] = core::xxh3_128(plain.const_data_ptr(), plain.nbytes()).hex();
-    } else {
-      of_device.push_back(at::isComplexType(tensor.scalar_type()) ? at::view_as_real(tensor) : tensor);
-      places.push_back(i);
-    }
-  }
-  const at::Tensor sums = parallel::checksums(of_device);
-  for (size_t i = 0; i < places.size(); ++i) {
-    hashes[places[i]] = text("sum ", sums.const_data_ptr<int64_t>()[i]);
-  }
-  return hashes;
-}
-
-// Copies of device tensors: running statistics first, which the next forward writes to. Any other write is watched for,
-// or where libtorch does not report it, waits.
-void copy_from_device(Checkpoints::Impl& own, c10::Device device, std::vector<std::pair<char*, at::Tensor>> copies) {
-  std::set<const c10::StorageImpl*> buffers;
-  for (const auto* module : own.run.models->modules()) {
-    for (const auto& buffer : module->buffers()) {
-      if (buffer.has_storage()) buffers.insert(buffer.storage().unsafeGetStorageImpl());
-    }
-  }
-  const auto others = std::stable_partition(copies.begin(), copies.end(), [&](const auto& item) {
-    return item.second.has_storage() && buffers.contains(item.second.storage().unsafeGetStorageImpl());
-  });
-  const auto copy = own.device_copy = std::make_shared<DeviceCopy>(device);
-  for (auto item = copies.begin(); item != others; ++item) copy->add(item->first, item->second);
-  if (others != copies.begin()) copy->hold_first();
-  for (auto item = others; item != copies.end(); ++item) copy->add(item->first, item->second);
-  copy->close();
-  if (!compat::listeners_run_before_writes()) return copy->hold();
-  const auto hold = std::make_shared<WriteHold>(copy);
-  for (auto item = others; item != copies.end(); ++item) {
-    if (item->second.has_storage()) own.device_watches.emplace_back(item->second, hold);
-  }
-}
-
-// This rank's files as they will lie on disk, in held memory. Here ends the pause.
-void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool check_replicas) {
-  const at::NoGradGuard no_grad;
-  std::unordered_map<std::string, size_t> where;
-  for (size_t i = 0; i < capture.infos.size(); ++i) {
-    where.emplace(capture.infos[i].info.name + files::describe(capture.infos[i].box), i);
-  }
-  if (check_replicas && job.world_size > 1) job.replicas = replica_hashes(*own.joint, capture, where);
-  std::vector<size_t> sizes;
-  for (const auto& file : own.plan.files) {
-    if (file.writer != job.rank) continue;
-    job.files.push_back(file);
-    sizes.push_back(file.bytes);
-  }
-  const auto device = device_of(capture.data);
-  job.buffers = own.memory->buffers(sizes, device.has_value());
-  job.memory = own.memory;
-  job.pieces = own.joint;
-  std::vector<std::pair<char*, at::Tensor>> from_device;
-  for (size_t i = 0; i < job.files.size(); ++i) {
-    const auto& file = job.files[i];
-    std::memcpy(job.buffers[i], file.head.data(), file.head.size());
-    for (const auto& [piece, position] : file.pieces) {
-      const auto& info = (*own.joint)[piece];
-      const auto found = where.find(info.info.name + files::describe(info.box));
-      if (found == where.end())
-        throw InternalError(own.origin(), "the plan holds '", info.info.name, "', which this rank lacks");
-      const at::Tensor& tensor = capture.data[found->second];
-      if (device && tensor.device() == *device) {
-        from_device.emplace_back(job.buffers[i] + position, tensor);
-      } else {
-        copy_tensor(job.buffers[i] + position, tensor);
-      }
-    }
-  }
-  own.device_watches.clear();
-  if (!device) return;
-  copy_from_device(own, *device, std::move(from_device));
-  job.device_copy = own.device_copy;
 }
 
 files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, const Capture& capture) {
@@ -343,10 +243,21 @@ void run_hooks(const Checkpoints::Impl& own, std::vector<ModelEntry>& models, co
   for (const auto& [id, hook] : own.save_hooks) hook(models, folder);
 }
 
-// Models and their tensors, after the hooks.
-std::vector<ModelEntry> models_to_save(const Checkpoints::Impl& own, const std::string& folder) {
+// Models and their tensors, after the hooks. Collective: with cut models in Accelerate's layout.
+std::vector<ModelEntry> models_to_save(const Checkpoints::Impl& own, const std::string& folder, Layout layout) {
   auto models = models_of(own.run);
-  for (auto& model : models) model.weights = state_dict(*model.module);
+  for (auto& model : models) {
+    if (layout == Layout::kAccelerate) {
+      model.weights = state_dict(*model.module);
+      continue;
+    }
+    model.weights = parts_dict(*model.module);
+    for (const auto& [name, tensor] : StateDict(model.weights)) {
+      if (parallel::placed_by(tensor) == nullptr) continue;
+      const interception::PassScope pass;
+      model.weights.set(name, tensor.detach());
+    }
+  }
   if (!own.save_hooks.empty()) run_hooks(own, models, folder);
   return models;
 }
@@ -403,7 +314,7 @@ Writers host_writers(Checkpoints::Impl& own, const Target& target) {
   writers.folder = static_cast<int>(std::find(order.begin(), order.end(), own.run.process.node_rank()) - order.begin());
   Failure failure;
   try {
-    if (own.run.sharding != nullptr || !own.run.components->empty()) {
+    if (own.run.sharding != nullptr || !own.run.components->empty() || has_parts(own.run)) {
       std::vector<std::string> names;
       for (const int node : order) names.push_back(text("node ", node));
       throw UsageError(own.origin(), "'", target.path, "' is not seen by all hosts (", hasten::join(names),
@@ -465,7 +376,9 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
   } catch (const std::exception& error) {
     mine.error = error.what();
   }
-  const bool early = !own.save_hooks.empty() || own.has_several_hosts();
+  // Gathering whole weights is collective, so that all ranks come to it or none.
+  const bool gathers = options.layout == Layout::kAccelerate && has_parts(own.run);
+  const bool early = !own.save_hooks.empty() || own.has_several_hosts() || gathers;
   out.writers = all_ranks(own);
   if (early) {
     out.records = agree(own, mine);
@@ -474,7 +387,7 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
   }
   try {
     if (mine.error.empty()) {
-      out.models = models_to_save(own, out.target.temporary);
+      out.models = models_to_save(own, out.target.temporary, options.layout);
       out.capture = capture_state(own.run, out.models, out.writers.index);
       mine.hash = hash_of(out.capture);
     }
@@ -521,7 +434,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   } else {
     update_plan(own, prepared.capture, prepared.records, prepared.writers);
     try {
-      snapshot(own, prepared.capture, *job, options.check_replicas);
+      take_snapshot(own, prepared.capture, *job, options.check_replicas);
     } catch (const std::bad_alloc&) {
       job->error =
           "there is no memory for the copy of the state. Save without other large allocations, or with more ranks.";

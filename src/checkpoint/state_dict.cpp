@@ -6,6 +6,7 @@
 #include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/layout/placement.h"
@@ -29,8 +30,17 @@ bool is_excluded(const std::string& name, const StateDictOptions& options) {
                      [&](const std::string& pattern) { return matches_pattern(name, pattern); });
 }
 
+// Whole values of cut parameters, so that tied ones stay one tensor.
+using Gathered = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+
+at::Tensor whole_of(const at::Tensor& parameter, Gathered& gathered) {
+  at::Tensor& whole = gathered[parameter.unsafeGetTensorImpl()];
+  if (!whole.defined()) whole = parallel::gather_parameter(parameter);
+  return whole;
+}
+
 void collect(const torch::nn::Module& module, const std::string& path, const StateDictOptions& options,
-             StateDict& out) {
+             Gathered& gathered, StateDict& out) {
   out.versions.emplace_back(path.empty() ? path : path.substr(0, path.size() - 1), version_of(module));
   const auto keep = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined()) out.set(options.prefix + path + name, options.keep_vars ? tensor : tensor.detach());
@@ -38,12 +48,14 @@ void collect(const torch::nn::Module& module, const std::string& path, const Sta
   for (const auto& item : module.named_parameters(false)) {
     // One at a time, so that a rank holds no more than one whole one beside what it returns.
     const bool is_part = item.value().defined() && parallel::placed_by(item.value()) != nullptr;
-    keep(item.key(), is_part && !options.keep_vars ? parallel::gather_parameter(item.value()) : item.value());
+    keep(item.key(), is_part && !options.keep_vars ? whole_of(item.value(), gathered) : item.value());
   }
   for (const auto& item : module.named_buffers(false)) {
     if (!is_excluded(path + item.key(), options)) keep(item.key(), item.value());
   }
-  for (const auto& child : module.named_children()) collect(*child.value(), path + child.key() + ".", options, out);
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), path + child.key() + ".", options, gathered, out);
+  }
 }
 
 }  // namespace
@@ -77,7 +89,8 @@ std::vector<std::string> StateDict::names() const {
 
 StateDict state_dict(const torch::nn::Module& module, const StateDictOptions& options) {
   StateDict out;
-  collect(module, "", options, out);
+  Gathered gathered;
+  collect(module, "", options, gathered, out);
   return out;
 }
 

@@ -23,8 +23,7 @@ std::string fitting_changes(const LayoutSizes& sizes, int64_t world_size) {
   std::vector<std::string> used, unused;
   for (const Axis axis : {Axis::kDpShard, Axis::kDpReplicate, Axis::kPp, Axis::kCp, Axis::kSp, Axis::kTp}) {
     const int64_t others = num_ranks(sizes) / sizes[axis];
-    if (world_size % others != 0 || (axis == Axis::kCp && sizes.sp > 1) || (axis == Axis::kSp && sizes.cp > 1))
-      continue;
+    if (world_size % others != 0) continue;
     (sizes[axis] > 1 ? used : unused).push_back(text(axis_name(axis), " = ", world_size / others));
   }
   return join(used.empty() ? unused : used, " or ");

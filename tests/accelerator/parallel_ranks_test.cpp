@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "accelerator/read_options.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/context/context_parallel.h"
@@ -66,6 +67,47 @@ TEST(ParallelOptions, ShardOverTheirOwnAxis) {
   expect_training_as_one_process({.parallel = {.dp_shard = 2, .tp = 2}}, 4, 2);
 }
 
+TEST(ParallelOptions, CutSequencesOfAModelThatTrainsAsOnOneProcess) {
+  expect_training_as_one_process({.parallel = {.cp = 2}}, 2, 1);
+  expect_training_as_one_process({.parallel = {.sp = 4}}, 4, 1);
+}
+TEST(ParallelOptions, CutSequencesBesideCutAndSplitParameters) {
+  expect_training_as_one_process({.parallel = {.cp = 2, .tp = 2}}, 4, 1);
+  expect_training_as_one_process({.parallel = {.dp_replicate = 2, .sp = 2}}, 4, 2);
+  expect_training_as_one_process({.parallel = {.dp_shard = 2, .cp = 2}}, 4, 2);
+}
+
+TEST(ParallelOptions, TakeTheSizesOfTheLauncher) {
+  const auto nets = same_nets(2);
+  const auto batch = parallel_batch();
+  run_ranks(2, [&](process::Process& process) {
+    const auto environment =
+        Environment::of({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}, {"PARALLELISM_CONFIG_CP_SIZE", "2"}});
+    const auto read = read_options({}, environment);
+    EXPECT_EQ(read.options.parallel.cp, 2);
+    const Accelerator accelerator(process, read.options);
+    auto model = accelerator.prepare(nets[static_cast<size_t>(process.rank())]);
+    const at::Tensor logits = model(batch.x, at::Tensor(), nullptr);
+    EXPECT_TRUE(parallel::is_cut_value(logits));
+    EXPECT_EQ(parallel::local_value(logits).size(1), batch.x.size(1) / 2);
+  });
+}
+
+TEST(ParallelOptions, RefuseModelsWithoutASequence) {
+  const auto of_number = run_ranks_collecting(2, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.parallel = {.cp = 2}});
+    auto model = accelerator.prepare(torch::nn::Linear(4, 4));
+    (void)model(at::ones({4}));
+  });
+  EXPECT_THAT(of_number[0], HasSubstr("dimension 1 of a tensor of 1"));
+  const auto uneven = run_ranks_collecting(2, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.parallel = {.cp = 2}});
+    auto model = accelerator.prepare(torch::nn::Linear(4, 4));
+    (void)model(at::ones({2, 3, 4}));
+  });
+  EXPECT_THAT(uneven[0], HasSubstr("a sequence of 3, which cp = 2 does not divide"));
+}
+
 TEST(ParallelOptions, GiveWholeOutputsAndWholeStates) {
   const auto batch = parallel_batch();
   const auto nets = same_nets(3);
@@ -115,7 +157,6 @@ TEST(ParallelOptions, RefuseWhatDoesNotFit) {
   EXPECT_THAT(first_words({.parallel = {.tp = 4}}, 2), HasSubstr("tp"));
   EXPECT_THAT(first_words({.parallel = {.pp = 2}}, 2), HasSubstr("pipelines are not there yet"));
   EXPECT_THAT(first_words({.parallel = {.cp = 2, .sp = 2}}, 4), HasSubstr("sp"));
-  EXPECT_THAT(first_words({.parallel = {.cp = 2}}, 2), HasSubstr("cp and sp do not go with prepare yet"));
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"automatic_gradient_accumulation", 13},
                                         {"checkpointing", 29},
                                         {"comm_hooks", 5},
+                                        {"context_parallel", 18},
                                         {"cross_validation", 24},
                                         {"early_stopping", 9},
                                         {"gan", 34},
@@ -66,6 +67,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"resume", 27},
                                         {"schedule_free", 59},
                                         {"sync_batch_norm", 4},
+                                        {"tensor_parallel", 5},
                                         {"tracking", 11},
                                         {"uneven_inputs", 14},
                                         {"warm_up", 13}};
@@ -124,6 +126,13 @@ TEST_P(ByFeatureOnProcesses, CommHooksAndSyncBatchNormLearn) {
   for (const char* program : {"comm_hooks", "sync_batch_norm"}) {
     EXPECT_THAT(output(program), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n")) << program;
   }
+}
+
+TEST_P(ByFeatureOnProcesses, CutLayersAndSequencesLearnAsOneProcess) {
+  const std::string units = GetParam() == 1 ? "32 of 32 hidden units\n" : "16 of 32 hidden units\n";
+  const std::string whole = run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out;
+  EXPECT_EQ(output("tensor_parallel"), units + whole);
+  EXPECT_THAT(output("context_parallel"), MatchesRegex("(.|\n)*epoch 2: (3[6-9][0-9][0-9]|4000) of 4000 right\n"));
 }
 
 TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {

@@ -27,6 +27,7 @@ class LowWeights;
 }
 namespace hasten::parallel {
 class DistributedModels;
+class Layout;
 class Sharding;
 }  // namespace hasten::parallel
 namespace hasten::training {
@@ -48,6 +49,8 @@ struct RunParts {
   std::shared_ptr<training::GradientState> gradients = {};
   training::Accumulation* accumulation = nullptr;
   std::shared_ptr<parallel::Sharding> sharding = {};
+  /// The axes of the ranks; null where all of them are data parallel.
+  const parallel::Layout* layout = nullptr;
   const std::shared_ptr<optim::LowWeights>* low_weights = nullptr;
   /// The user's folder, for paths that begin with "~".
   std::string home = {};
@@ -81,7 +84,8 @@ struct ModelEntry {
   torch::nn::Module* module = nullptr;
   /// Its number among the prepared models, from 0.
   size_t index = 0;
-  /// Of a save: the tensors that are written, which a hook may replace. Empty in a load.
+  /// Of a save: the tensors that are written, which a hook may replace. Empty in a load. Parameters that are cut over
+  /// ranks are this rank's parts, and whole in Accelerate's layout.
   StateDict weights = {};
 };
 

@@ -63,8 +63,9 @@ struct StateDictOptions {
 };
 
 /// Parameters and buffers of a module and its children in Python's order, detached. The memory is the module's.
-/// Undefined ones are left out. Each rank of a data-parallel or sharded run holds all of them.
-/// Collective: no. Blocks: no. Throws: nothing.
+/// Undefined ones are left out. Each rank of a data-parallel or sharded run holds all of them. Parameters that are cut
+/// over ranks are gathered, one after the other (keep_vars: this rank's parts).
+/// Collective: with cut parameters. Blocks: then. Throws: CommError.
 StateDict state_dict(const torch::nn::Module& module, const StateDictOptions& options = {});
 
 struct GetStateDictOptions {

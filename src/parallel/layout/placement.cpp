@@ -4,6 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "hasten/interception/interceptor.h"
 
 namespace hasten::parallel {
@@ -28,16 +31,35 @@ std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
   return placed == nullptr ? parameter.sizes().vec() : placed->placement(parameter)->sizes;
 }
 
-at::Tensor gather_parameter(const at::Tensor& parameter) {
+at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part) {
   const auto* const placed = placed_by(parameter);
+  if (placed == nullptr) return part;
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
-  if (placed == nullptr) return parameter.detach();
   const Cut cut = placed->placement(parameter)->cut;
   // Parts of several sizes travel along the first dimension.
-  std::vector<at::Tensor> parts = placed->group().all_gather(parameter.detach().movedim(cut.dim, 0).contiguous());
-  for (auto& part : parts) part = part.movedim(0, cut.dim);
+  std::vector<at::Tensor> parts = placed->group().all_gather(part.detach().movedim(cut.dim, 0).contiguous());
+  for (auto& one : parts) one = one.movedim(0, cut.dim);
   return join_parts(parts, cut);
+}
+
+at::Tensor gather_parameter(const at::Tensor& parameter) {
+  if (placed_by(parameter) != nullptr) return gather_as(parameter, parameter);
+  const interception::PassScope pass;
+  return parameter.detach();
+}
+
+at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole) {
+  const auto* const placed = placed_by(parameter);
+  if (placed == nullptr) return whole;
+  const at::NoGradGuard no_grad;
+  return cut_tensor(whole, placed->placement(parameter)->cut, placed->group().world_size(), placed->group().rank());
+}
+
+void copy_part_(const at::Tensor& parameter, const at::Tensor& whole) {
+  const interception::PassScope pass;
+  const at::NoGradGuard no_grad;
+  parameter.detach().copy_(part_as(parameter, whole));
 }
 
 at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part) {
@@ -61,6 +83,33 @@ at::Tensor join_parts(const std::vector<at::Tensor>& parts, const Cut& cut) {
     }
   }
   return at::cat(pieces, cut.dim);
+}
+
+std::vector<PartBox> part_boxes(const Placement& placement, int num_parts, int part, const files::Box& own) {
+  const auto dim = static_cast<size_t>(placement.cut.dim);
+  const int64_t block = placement.sizes[dim] / placement.cut.blocks;
+  const auto mine = part_of(block, num_parts, part);
+  std::vector<PartBox> boxes;
+  for (int64_t b = 0; b < placement.cut.blocks; ++b) {
+    const int64_t first = b * mine.size();
+    const int64_t begin = std::max(first, own.offset[dim]);
+    const int64_t end = std::min(first + mine.size(), own.offset[dim] + own.size[dim]);
+    if (begin >= end) continue;
+    PartBox box{own, {std::vector<int64_t>(own.size.size(), 0), own.size}};
+    box.whole.offset[dim] = b * block + mine.begin + begin - first;
+    box.in_part.offset[dim] = begin - own.offset[dim];
+    box.whole.size[dim] = box.in_part.size[dim] = end - begin;
+    if (files::numel_of(box.whole) > 0) boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+std::vector<PartBox> part_boxes(const at::Tensor& parameter, const files::Box& own) {
+  if (const auto* const placed = placed_by(parameter)) {
+    return part_boxes(*placed->placement(parameter), placed->group().world_size(), placed->group().rank(), own);
+  }
+  if (files::numel_of(own) == 0) return {};
+  return {{own, {std::vector<int64_t>(own.size.size(), 0), own.size}}};
 }
 
 }  // namespace hasten::parallel

@@ -23,11 +23,7 @@ uint64_t next_bit() {
 
 CutAxis::CutAxis(comm::Group group, AxisOptions options)
     // The rules run alike on all ranks; a call that differs is found by the group's own header checks.
-    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {
-  const uint64_t seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
-  own_random_ =
-      at::make_generator<at::CPUGeneratorImpl>(seed * 1000003 + 7919 * static_cast<uint64_t>(part() + 1)).get_state();
-}
+    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {}
 
 CutAxis::~CutAxis() = default;
 
@@ -104,18 +100,20 @@ ParallelCounts CutAxis::counts() const {
   return {num_operators_, num_exchanges_, gathered_};
 }
 
-CutAxis::OwnRandom::OwnRandom(CutAxis& axis, c10::Device device)
-    : axis_(axis), generator_(at::globalContext().defaultGenerator(device.is_cpu() ? c10::Device(at::kCPU) : device)) {
+// The default generator is alike on all ranks of a model, and all of them draw. So it alone is what a saved state
+// needs.
+CutAxis::OwnRandom::OwnRandom(const CutAxis& axis, c10::Device device)
+    : generator_(at::globalContext().defaultGenerator(device.is_cpu() ? c10::Device(at::kCPU) : device)) {
   if (!device.is_cpu()) return;
   const std::lock_guard lock(generator_.mutex());
+  const uint64_t drawn = at::check_generator<at::CPUGeneratorImpl>(generator_)->random64();
   shared_ = generator_.get_state();
-  generator_.set_state(axis.own_random_);
+  generator_.set_current_seed(drawn ^ (0x9E3779B97F4A7C15U * static_cast<uint64_t>(axis.part() + 1)));
 }
 
 CutAxis::OwnRandom::~OwnRandom() {
   if (!shared_.defined()) return;
   const std::lock_guard lock(generator_.mutex());
-  axis_.own_random_ = generator_.get_state();
   generator_.set_state(shared_);
 }
 

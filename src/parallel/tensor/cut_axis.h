@@ -101,7 +101,7 @@ class CutAxis : public interception::Interceptor,
   /// Its bit among the axes whose rules are running.
   uint64_t bit() const noexcept { return bit_; }
 
-  /// While it exists, random operators draw from this rank's own generator.
+  /// While it exists, random operators draw numbers of this rank's own, from a seed that all ranks draw.
   class OwnRandom;
 
  private:
@@ -112,7 +112,6 @@ class CutAxis : public interception::Interceptor,
   /// By name; weak, since the parameters keep this object.
   std::vector<std::pair<std::string, c10::weak_intrusive_ptr<c10::TensorImpl>>> watched_;
   interception::SharedInterceptor list_;
-  at::Tensor own_random_;
   std::atomic<int64_t> num_operators_ = 0, num_exchanges_ = 0;
   mutable std::mutex mutex_;
   std::map<std::string, int64_t> gathered_;
@@ -120,13 +119,12 @@ class CutAxis : public interception::Interceptor,
 
 class CutAxis::OwnRandom {
  public:
-  OwnRandom(CutAxis& axis, c10::Device device);
+  OwnRandom(const CutAxis& axis, c10::Device device);
   ~OwnRandom();
   OwnRandom(const OwnRandom&) = delete;
   OwnRandom& operator=(const OwnRandom&) = delete;
 
  private:
-  CutAxis& axis_;
   at::Generator generator_;
   at::Tensor shared_;
 };

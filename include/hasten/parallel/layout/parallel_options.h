@@ -1,6 +1,7 @@
 // ParallelOptions: how the ranks of a run divide a model and its data among them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ struct ParallelOptions {
   int dp_shard = 1;
   /// Ranks that hold parts of a sequence: keys and values are gathered (cp), or heads are dealt out meanwhile (sp).
   int cp = 1, sp = 1;
+  /// With cp or sp: the dimension of the sequence in the first tensor that `model(x)` gets. It is cut there.
+  int64_t sequence_dim = 1;
   /// Ranks that hold parts of the layers.
   int tp = 1;
   /// Stages of a pipeline. Above 1 is refused: pipelines are not there yet.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/files/base/box.h"
 #include "hasten/parallel/layout/cut.h"
 
 namespace hasten::parallel {
@@ -48,6 +49,18 @@ bool has_parts(const torch::nn::Module& module);
 /// Collective: yes, for a cut one. Blocks: then. Throws: CommError.
 at::Tensor gather_parameter(const at::Tensor& parameter);
 
+/// Returns the whole tensor of values that are cut as a parameter is, such as its moments, on every rank of its cut.
+/// The values themselves if the parameter is whole. Collective: yes, for a cut one. Blocks: then. Throws: CommError.
+at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part);
+
+/// Returns this rank's part of a tensor of a parameter's whole sizes; the tensor itself if the parameter is whole.
+/// Collective: no. Blocks: no. Throws: nothing.
+at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole);
+
+/// Copies this rank's part of a whole tensor into a parameter.
+/// Collective: no. Blocks: no. Throws: nothing.
+void copy_part_(const at::Tensor& parameter, const at::Tensor& whole);
+
 /// Returns this rank's part of a whole tensor, as a view or (with blocks) a copy.
 /// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part);
@@ -55,5 +68,20 @@ at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, in
 /// Returns the whole tensor of all ranks' parts, by rank; `size` is that of the cut dimension.
 /// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const Cut& cut);
+
+/// A box of the whole tensor, and the place of its elements in a box of the part.
+struct PartBox {
+  files::Box whole = {};
+  files::Box in_part = {};
+};
+
+/// Returns the boxes of the whole tensor that the box `own` of a part stands for, one a block that it touches. Offsets
+/// of `in_part` count from the beginning of `own`. Boxes without elements are left out.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<PartBox> part_boxes(const Placement& placement, int num_parts, int part, const files::Box& own);
+
+/// As above, for a parameter whether it is cut or not: the box of a whole parameter is its own.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::vector<PartBox> part_boxes(const at::Tensor& parameter, const files::Box& own);
 
 }  // namespace hasten::parallel

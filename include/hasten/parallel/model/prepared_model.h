@@ -56,6 +56,24 @@ decltype(auto) input_as(const std::optional<c10::ScalarType>& dtype, T&& value) 
   }
 }
 
+/// The number of the first tensor among inputs of these types; their count if there is none.
+template <class... T>
+constexpr size_t first_tensor() {
+  size_t at = 0, found = sizeof...(T);
+  ((found = found == sizeof...(T) && std::is_same_v<std::remove_cvref_t<T>, at::Tensor> ? at : found, ++at), ...);
+  return found;
+}
+
+/// An input of forward as the model's scopes give it: the first tensor passes ForwardScopes::input.
+template <bool kIsFirst, class T>
+decltype(auto) input_of(const ForwardScopes* scopes, T&& value) {
+  if constexpr (kIsFirst) {
+    return scopes != nullptr && scopes->input ? scopes->input(value) : at::Tensor(value);
+  } else {
+    return std::forward<T>(value);
+  }
+}
+
 /// A pointer to a module whose scopes stay open until the end of the full expression.
 template <class Module>
 class ScopedPointer {
@@ -116,14 +134,21 @@ class PreparedModel {
     using Output = decltype(module.forward(std::forward<Arguments>(arguments)...));
     const auto scope = scopes_ ? scopes_->enter(module) : ForwardScopes::Scope();
     const auto dtype = scopes_ ? scopes_->input_dtype : std::nullopt;
+    constexpr size_t kFirst = detail::first_tensor<Arguments...>();
+    if (kFirst == sizeof...(Arguments) && scopes_ && scopes_->input) scopes_->input(at::Tensor());
+    const auto forward = [&]<size_t... kAt>(std::index_sequence<kAt...>) -> decltype(auto) {
+      return module.forward(detail::input_as(
+          dtype, detail::input_of<kAt == kFirst>(scopes_.get(), std::forward<Arguments>(arguments)))...);
+    };
+    constexpr auto kInputs = std::index_sequence_for<Arguments...>();
     if constexpr (!std::is_reference_v<Output> && precision::Nested<std::remove_cv_t<Output>>) {
-      auto output = module.forward(detail::input_as(dtype, std::forward<Arguments>(arguments))...);
+      auto output = forward(kInputs);
       if (scopes_ && scopes_->output) output = comm::map_tensors(output, scopes_->output);
       if (scopes_ && scopes_->output_dtype) return precision::cast_inputs(*scopes_->output_dtype, output);
       if (scopes_ && scopes_->float32_outputs) return precision::to_float32(output);
       return output;
     } else {
-      return module.forward(detail::input_as(dtype, std::forward<Arguments>(arguments))...);
+      return forward(kInputs);
     }
   }
 

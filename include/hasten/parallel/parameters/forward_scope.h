@@ -61,6 +61,9 @@ class ForwardScopes {
   bool empty() const noexcept { return hooks_.empty(); }
   bool has(ForwardOrder order) const noexcept;
 
+  /// Gives the first tensor among the inputs of `model(x)`, before dtypes are changed; called with an undefined one if
+  /// no input is a tensor. Unset: it stays.
+  std::function<at::Tensor(const at::Tensor&)> input = {};
   /// Floating-point inputs of `model(x)` are cast to this dtype. Unset: they stay.
   std::optional<c10::ScalarType> input_dtype = {};
   /// Gives each output of `model(x)`, before dtypes are changed. Unset: they stay.

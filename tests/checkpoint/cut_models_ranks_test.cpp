@@ -1,0 +1,358 @@
+// Saved states of models that are cut over ranks: files of any layout, loaded into any other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/core/error.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/parallel/layout/placement.h"
+#include "parallel/parallel_models.h"
+#include "support/folder.h"
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+using Parallel = parallel::ParallelOptions;
+
+class CutModels : public testing::InFolder {};
+
+// Heads and inner layers in blocks, a vocabulary of 97 that no number of ranks divides, tied with the head.
+models::Gpt2Config small_config() {
+  models::Gpt2Config config;
+  config.vocab_size = 97;
+  config.n_positions = 16;
+  config.n_embd = 16;
+  config.n_layer = 1;
+  config.n_head = 4;
+  return config;
+}
+
+// Threads share the default generator, so only one draws at a time.
+std::shared_ptr<models::Gpt2Impl> small_net(uint64_t seed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  return std::make_shared<models::Gpt2Impl>(small_config());
+}
+
+// A run of a small Gpt2 with AdamW in some layout. All layouts see the same samples in each step.
+struct CutRun {
+  CutRun(process::Process& process, const Parallel& parallel, uint64_t seed = 3, const AcceleratorOptions& more = {})
+      : accelerator(process, with(more, parallel)),
+        net(small_net(seed)),
+        adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(adamw)) {}
+
+  static AcceleratorOptions with(AcceleratorOptions options, const Parallel& parallel) {
+    options.tune_allocator = false;
+    options.parallel = parallel;
+    return options;
+  }
+
+  at::Tensor loss_of(int step) {
+    const auto samples = (at::arange(4 * 8).view({4, 8}) * (7 + step) + step).remainder(97);
+    const auto& parallel = accelerator.options().parallel;
+    const int models = std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp));
+    const int64_t rows = 4 / models, first = rows * (accelerator.process().rank() / (parallel.tp * parallel.cp));
+    const at::Tensor ids = samples.narrow(0, first, rows);
+    const at::Tensor logits = model(ids, at::Tensor(), nullptr);
+    return testing::language_loss(logits, ids.roll(-1, 1));
+  }
+  void train(int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(step));
+      optimizer.step();
+    }
+  }
+  std::map<std::string, at::Tensor> weights() const {
+    std::map<std::string, at::Tensor> all;
+    for (const auto& item : net->named_parameters()) {
+      all[item.key()] = parallel::gather_parameter(item.value()).clone();
+    }
+    return all;
+  }
+
+  Accelerator accelerator;
+  std::shared_ptr<models::Gpt2Impl> net;
+  torch::optim::AdamW adamw;
+  parallel::PreparedModel<std::shared_ptr<models::Gpt2Impl>> model;
+  optim::PreparedOptimizer<torch::optim::AdamW> optimizer;
+};
+
+using Weights = std::map<std::string, at::Tensor>;
+
+void expect_equal(const Weights& found, const Weights& wanted, double tolerance, const std::string& words) {
+  ASSERT_EQ(found.size(), wanted.size()) << words;
+  for (const auto& [name, value] : wanted) {
+    ASSERT_EQ(found.at(name).sizes(), value.sizes()) << words << ' ' << name;
+    EXPECT_LE((found.at(name) - value).abs().max().item<double>(), tolerance) << words << ' ' << name;
+  }
+}
+
+struct Place {
+  std::string name;
+  int world;
+  Parallel parallel;
+};
+
+std::vector<Place> places() {
+  return {{"one", 1, {}},
+          {"dp2", 2, {}},
+          {"tp2", 2, {.tp = 2}},
+          {"tp4", 4, {.tp = 4}},
+          {"dp2tp2", 4, {.dp_replicate = 2, .tp = 2}},
+          {"zero2tp2", 4, {.dp_shard = 2, .tp = 2}}};
+}
+
+// Trains two steps in each layout, saves, and goes on for two more in each other one.
+TEST_F(CutModels, OfAnyLayoutGoOnInAnyOther) {
+  Weights saved, ended;
+  for (const auto& from : places()) {
+    run_ranks(from.world, [&](process::Process& process) {
+      CutRun run(process, from.parallel);
+      run.train(0, 2);
+      run.accelerator.save_state(path(from.name));
+      const auto now = run.weights();
+      if (from.world == 1) saved = now;
+      run.train(2, 2);
+      const auto end = run.weights();
+      if (from.world == 1) ended = end;
+      if (process.rank() == 0) expect_equal(end, ended, 2e-4, from.name);
+      process.wait_for_everyone();
+    });
+  }
+
+  for (const auto& to : places()) {
+    run_ranks(to.world, [&](process::Process& process) {
+      CutRun run(process, to.parallel, 9);
+      for (const auto& from : places()) {
+        run.accelerator.load_state(path(from.name));
+        const auto loaded = run.weights();
+        if (process.rank() == 0) expect_equal(loaded, saved, 1e-5, from.name + " in " + to.name);
+        run.train(2, 2);
+        const auto end = run.weights();
+        // Moments that were lost or mixed up would show here.
+        if (process.rank() == 0) expect_equal(end, ended, 2e-4, from.name + " on " + to.name);
+      }
+      process.wait_for_everyone();
+    });
+  }
+}
+
+TEST_F(CutModels, LieWholeInFilesThatPeersRead) {
+  Weights wanted;
+  for (const auto& place : places()) {
+    run_ranks(place.world, [&](process::Process& process) {
+      CutRun run(process, place.parallel);
+      run.accelerator.save_state(path(place.name));
+      if (place.world == 1) wanted = run.weights();
+      process.wait_for_everyone();
+    });
+    // A Hugging Face folder: one file, or several and an index.
+    const auto source = files::open_source(
+        path(place.name + (place.world == 1 ? "/model.safetensors" : "/model.safetensors.index.json")));
+    for (const auto& name : source->names()) {
+      EXPECT_TRUE(checkpoint::read_tensor(*source, name).equal(wanted.at(name))) << place.name << ' ' << name;
+    }
+    EXPECT_EQ(source->names().size(), wanted.size() - 1) << place.name;  // the head is the embedding
+  }
+}
+
+std::string bytes_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST_F(CutModels, SaveModelWritesTheBytesOfOneProcess) {
+  for (const auto& place : places()) {
+    run_ranks(place.world, [&](process::Process& process) {
+      CutRun run(process, place.parallel);
+      run.accelerator.save_model(run.model, path(place.name));
+      run.accelerator.save_model(run.model, path(place.name + "_all"), {.by_all_ranks = true});
+      process.wait_for_everyone();
+    });
+    const std::string whole = bytes_of(path("one/model.safetensors"));
+    EXPECT_GT(whole.size(), 4000U);
+    EXPECT_TRUE(bytes_of(path(place.name + "/model.safetensors")) == whole) << place.name;
+    EXPECT_TRUE(bytes_of(path(place.name + "_all/model.safetensors")) == whole) << place.name;
+  }
+}
+
+TEST_F(CutModels, InAcceleratesFormGoOnInAnyLayout) {
+  const std::vector<Place> some = {places()[0], places()[2], places()[5]};
+  Weights ended;
+  for (const auto& from : some) {
+    run_ranks(from.world, [&](process::Process& process) {
+      CutRun run(process, from.parallel);
+      run.train(0, 2);
+      run.accelerator.save_state(path(from.name), {.layout = checkpoint::Layout::kAccelerate});
+      run.train(2, 2);
+      if (from.world == 1) ended = run.weights();
+      process.wait_for_everyone();
+    });
+  }
+  for (const auto& to : some) {
+    run_ranks(to.world, [&](process::Process& process) {
+      CutRun run(process, to.parallel, 9);
+      for (const auto& from : some) {
+        run.accelerator.load_state(path(from.name));
+        run.train(2, 2);
+        const auto end = run.weights();
+        if (process.rank() == 0) expect_equal(end, ended, 2e-4, from.name + " on " + to.name);
+      }
+      process.wait_for_everyone();
+    });
+  }
+}
+
+// The window's first half is in the file: gradients of parts, once a model.
+TEST_F(CutModels, AnOpenWindowGoesOnInAnotherLayout) {
+  const AcceleratorOptions two_steps{.gradient_accumulation_steps = 2};
+  const auto half = [](CutRun& run, int step) {
+    const auto scope = run.accelerator.accumulate(run.model);
+    run.accelerator.backward(run.loss_of(step));
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+  };
+  Weights ended;
+  const std::vector<Place> some = {places()[0], places()[2], places()[4]};
+  for (const auto& from : some) {
+    run_ranks(from.world, [&](process::Process& process) {
+      CutRun run(process, from.parallel, 3, two_steps);
+      half(run, 0);
+      run.accelerator.save_state(path(from.name));
+      half(run, 1);
+      if (from.world == 1) ended = run.weights();
+      process.wait_for_everyone();
+    });
+  }
+  for (const auto& to : some) {
+    for (const auto& from : some) {
+      run_ranks(to.world, [&](process::Process& process) {
+        CutRun run(process, to.parallel, 9, two_steps);
+        run.accelerator.load_state(path(from.name));
+        half(run, 1);
+        const auto end = run.weights();
+        if (process.rank() == 0) expect_equal(end, ended, 2e-4, from.name + " on " + to.name);
+        process.wait_for_everyone();
+      });
+    }
+  }
+}
+
+TEST_F(CutModels, LoadWeightsFillsParts) {
+  Weights wanted;
+  run_ranks(1, [&](process::Process& process) {
+    CutRun run(process, {});
+    run.accelerator.save_model(run.model, path("whole"));
+    wanted = run.weights();
+  });
+  run_ranks(2, [&](process::Process& process) {
+    CutRun run(process, {.tp = 2}, 9);
+    checkpoint::load_weights(*run.net, path("whole"));
+    const auto alone = run.weights();
+    run.adamw.zero_grad();
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : run.net->parameters()) parameter.zero_();
+    }
+    checkpoint::load_weights(*run.net, path("whole"), {.share = &process.group()});
+    const auto together = run.weights();
+    if (process.rank() == 0) {
+      expect_equal(alone, wanted, 0, "each rank");
+      expect_equal(together, wanted, 0, "together");
+    }
+    EXPECT_THROW(checkpoint::load_weights(*run.net, path("whole"), {.dtype = at::kDouble}), UsageError);
+    process.wait_for_everyone();
+  });
+}
+
+TEST_F(CutModels, CheckReplicasNamesTheCopyThatDiffers) {
+  const auto words = run_ranks_collecting(4, [&](process::Process& process) {
+    CutRun run(process, {.dp_replicate = 2, .tp = 2});
+    run.train(0, 1);
+    run.accelerator.save_state(path("alike"), {.check_replicas = true});
+    if (process.rank() == 3) {
+      const torch::NoGradGuard no_grad;
+      run.net->named_parameters()["transformer.h.0.mlp.c_fc.weight"].add_(1);
+    }
+    run.accelerator.save_state(path("apart"), {.check_replicas = true});
+  });
+
+  EXPECT_THAT(words[0], HasSubstr("'transformer.h.0.mlp.c_fc.weight' is another on each side of ranks 0, 1, 2, 3"));
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Saves a stream of each model's own, or loads and says what this rank draws.
+HASTEN_PROCESS_CASE(cut_models_streams) {
+  const Accelerator accelerator({.tune_allocator = false, .parallel = {.tp = std::stoi(variable("CUT_TP"))}});
+  const int model = accelerator.rank() / accelerator.options().parallel.tp;
+  if (variable("CUT_SAVES") == "1") {
+    torch::manual_seed(static_cast<uint64_t>(100 + model));
+    accelerator.save_state(variable("CUT_FOLDER"));
+  } else {
+    accelerator.load_state(variable("CUT_FOLDER"));
+    std::cout << "drew " << at::randint(1000000, {1}).item<int64_t>() << std::endl;
+  }
+  return 0;
+}
+
+// Ranks of one model go on with one stream, wherever it was saved.
+TEST_F(CutModels, ShareTheRandomStreamOfTheirData) {
+  const auto drawn_after = [](uint64_t seed) {
+    return text("drew ", at::randint(1000000, {1}, at::detail::createCPUGenerator(seed)).item<int64_t>(), '\n');
+  };
+  const auto run = [&](int world, const std::string& tp, const std::string& folder, bool saves) {
+    const auto results = testing::run_processes(
+        world, "cut_models_streams",
+        {{"CUT_TP", tp}, {"CUT_FOLDER", path(folder)}, {"CUT_SAVES", saves ? "1" : "0"}, {"OMP_NUM_THREADS", "1"}});
+    std::vector<std::string> said;
+    for (const auto& result : results) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+      said.push_back(result.output);
+    }
+    return said;
+  };
+  run(2, "1", "apart", true);
+  run(4, "2", "models", true);
+
+  for (const auto& said : run(2, "2", "apart", false)) EXPECT_THAT(said, HasSubstr(drawn_after(100)));
+  const auto said = run(4, "2", "models", false);
+  for (size_t rank = 0; rank < 4; ++rank) EXPECT_THAT(said[rank], HasSubstr(drawn_after(100 + rank / 2)));
+  const auto on_data = run(2, "1", "models", false);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_THAT(on_data[rank], HasSubstr(drawn_after(100 + rank)));
+}
+
+TEST_F(CutModels, RefuseOptimizersOfWholeParameters) {
+  const auto words = run_ranks_collecting(2, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false, .parallel = {.tp = 2}});
+    const auto net = small_net(3);
+    torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1));
+    auto model = accelerator.prepare(net);
+    auto optimizer = accelerator.prepare(lbfgs);
+  });
+
+  EXPECT_THAT(words[0], HasSubstr("LBFGS with tp = 2: it needs norms of whole parameters"));
+}
+
+}  // namespace
+}  // namespace hasten
