@@ -11,6 +11,8 @@
 namespace hasten::flight {
 namespace {
 
+constexpr double kNoProgressS = 10;
+
 std::string seconds(double value) {
   return core::fixed_text(value, value < 10 ? 1 : 0) + " s";
 }
@@ -144,10 +146,34 @@ std::string process_word(const RankState& rank) {
   return main.doing.empty() || waiting_call(rank) != nullptr ? "sleeping" : main.doing;
 }
 
+std::string run_state(const Snapshot& snapshot) {
+  std::vector<int> left;
+  bool begun = false;
+  for (const RankState& rank : snapshot.ranks) {
+    begun = begun || rank.state != PageState::kAnnounced;
+    const std::string subject = text("rank ", rank.rank, ' ');
+    if (rank.state == PageState::kLeft) {
+      left.push_back(rank.rank);
+    } else if (rank.life == Life::kEnded) {
+      return subject + (rank.state == PageState::kFailed ? "has failed" : "was killed, or called exit");
+    } else if (rank.life != Life::kRunning) {
+      return subject + process_word(rank);
+    }
+  }
+  if (!begun) return "no hasten inside";
+  if (left.size() == snapshot.ranks.size()) return "ending";
+  for (const RankState& rank : snapshot.ranks) {
+    if (rank.state == PageState::kLeft || rank.progress_s <= kNoProgressS) continue;
+    return text("no progress of rank ", rank.rank, " for ", seconds(rank.progress_s));
+  }
+  return left.empty() ? "running" : text("ending; ", ranks_text(left), left.size() == 1 ? " has left" : " have left");
+}
+
 std::string place_of(const RankState& rank) {
   if (const CallState* const call = waiting_call(rank)) return "waits in " + short_call(*call);
   std::string words = rank.life == Life::kEnded ? "ended" : rank.phase.empty() ? "its own code" : rank.phase;
   if (rank.state == PageState::kLeft) words = "left the run";
+  if (rank.state == PageState::kAnnounced && rank.life != Life::kEnded) words = "before its Process";
   if (!rank.calls.empty()) words += "; its last was " + short_call(rank.calls.back());
   return words;
 }
