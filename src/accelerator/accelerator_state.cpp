@@ -75,7 +75,9 @@ void AcceleratorState::start(const Environment& environment) {
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
   gradients->step_policies().add(training::StepOrder::kAfter, step_record);
-  step_record->set_values({.scales_loss = precision->scaler_state().has_value()});
+  step_record->set_values({.check_gradients_every = options.watch.check_gradients_every,
+                           .stop_on_nonfinite = options.watch.stop_on_nonfinite,
+                           .scales_loss = precision->scaler_state().has_value()});
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
                                                                      .log = operations->logger("checkpoint"),

@@ -207,7 +207,8 @@ std::string hang_line(const Snapshot& snapshot, const Diagnosis& found) {
     if (rank == nullptr || reasons.size() == 2) continue;
     const std::string subject = found.culprits.size() == 1 ? "it" : text("rank ", culprit);
     const std::string where = rank->stack.substr(0, rank->stack.find(" < "));
-    reasons.push_back(text(subject, ' ', why(*rank), where.empty() ? "" : text(": ", where)));
+    const std::string words = why(*rank);
+    if (!words.empty()) reasons.push_back(text(subject, ' ', words, where.empty() ? "" : text(": ", where)));
   }
   if (found.cause == Cause::kTransport) {
     return text("hasten: ", ranks_text(found.waiting), " are in ", describe_call(found.call, &found.group), " for ",

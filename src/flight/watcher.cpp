@@ -304,8 +304,9 @@ struct Watcher::Impl {
 
   void look_at_hosts() {
     with_hosts([&] {
-      if (const auto question = hosts->question()) hosts->tell(ask_about(false), *question);
       if (const auto rank = hosts->rank_to_kill()) kill_rank(*rank);
+      // The answer stays until the next tick, so that it is seen.
+      if (const auto question = hosts->question()) return hosts->tell(ask_about(false), *question);
       if (++host_ticks % kTicksOfHosts != 0) return;
       const Snapshot local = take_snapshot();
       hosts->tell(local);

@@ -195,14 +195,14 @@ Kineto::~Kineto() {
 }
 
 void Kineto::prepare() {
+  if (impl::profilerEnabled()) {
+    throw UsageError({"watch"}, "another profiler is on in this process; libtorch has one. End it first.");
+  }
   if (std::exchange(impl_->is_ready, true)) return;
   profiler::prepareProfiler(impl_->config, impl_->activities);
 }
 
 void Kineto::start() {
-  if (impl::profilerEnabled()) {
-    throw UsageError({"watch"}, "another profiler is on in this process; libtorch has one. End it first.");
-  }
   prepare();
   end_at_exit();
   profiler::enableProfiler(impl_->config, impl_->activities);

@@ -26,9 +26,9 @@ class Kineto {
   Kineto(const Kineto&) = delete;
   Kineto& operator=(const Kineto&) = delete;
 
-  /// Gets ready to record. Nothing if it is.
+  /// Gets ready to record. Throws: UsageError if another profiler is on.
   void prepare();
-  /// Records from now on. Throws: UsageError if another profiler is on.
+  /// Records from now on. Throws: as prepare.
   void start();
   bool is_on() const noexcept;
   /// Ends recording, with the events in the order of their begins.

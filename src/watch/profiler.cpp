@@ -58,9 +58,9 @@ struct Profiler::Impl {
       write_metadata();
     }
     now = next;
-    // Shown in traces, and what averages call ProfilerStep*.
+    // Averages call them ProfilerStep*.
     step_scope.reset();
-    if (records) {
+    if (records && options.schedule) {
       step_scope.emplace(at::RecordScope::USER_SCOPE);
       if (step_scope->isActive()) step_scope->before(text("ProfilerStep#", step));
     }

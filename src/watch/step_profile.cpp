@@ -16,18 +16,21 @@ using flight::WishState;
 struct StepProfile::Impl {
   void begin(const flight::TraceWish& wish) {
     file = std::filesystem::path(wish.folder) / text("rank_", process.rank(), ".json");
-    steps_left = wish.steps;
+    steps_left = wish.steps + 1;  // the first one warms up
     try {
-      profiler.emplace(process, ProfileOptions{.record_shapes = wish.with_shapes});
+      profiler.emplace(process,
+                       ProfileOptions{.schedule = ProfileSchedule{.warmup = 1, .active = wish.steps, .repeat = 1},
+                                      .record_shapes = wish.with_shapes});
       recorder->answer_wish(WishState::kRecording);
     } catch (const std::exception& error) {
       recorder->answer_wish(WishState::kRefused, error.what());
     }
   }
 
-  void end() {
+  void next() {
     try {
-      profiler->stop();
+      profiler->step();
+      if (--steps_left > 0) return;
       profiler->export_chrome_trace(file.string());
       recorder->answer_wish(WishState::kWritten, file.string());
     } catch (const std::exception& error) {
@@ -51,14 +54,10 @@ StepProfile::~StepProfile() = default;
 void StepProfile::after_step() {
   if (!impl_->recorder) return;
   if (impl_->profiler) {
-    if (--impl_->steps_left <= 0) {
-      impl_->end();
-    } else {
-      impl_->profiler->step();
-    }
-    return;
+    impl_->next();
+  } else if (const auto wish = impl_->recorder->new_wish()) {
+    impl_->begin(*wish);
   }
-  if (const auto wish = impl_->recorder->new_wish()) impl_->begin(*wish);
 }
 
 }  // namespace hasten::watch

@@ -198,7 +198,7 @@ TEST_F(ProfilerFiles, AWishInThePageIsAnsweredWithATrace) {
   page.wish({.steps = 2, .folder = path("")});
   profile.after_step();
   EXPECT_EQ(page.wish_answer().state, flight::WishState::kRecording);
-  for (int i = 0; i < 2; ++i) make_step(), profile.after_step();
+  for (int i = 0; i < 3; ++i) make_step(), profile.after_step();
 
   const auto answer = page.wish_answer();
   ASSERT_EQ(answer.state, flight::WishState::kWritten) << answer.words;
