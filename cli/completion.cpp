@@ -6,6 +6,7 @@
 #include "hasten/core/text.h"
 #include "help.h"
 #include "options.h"
+#include "trace.h"
 #include "weights_options.h"
 
 namespace hasten::cli {
@@ -26,6 +27,7 @@ std::vector<Words> commands() {
           {"ps", no_options(), ""},
           {"watch", watch_options(), ""},
           {"stacks", stacks_options(), ""},
+          {"trace", trace_options(), ""},
           {"config", config_options(), "default update"},
           {"env", env_options(), ""},
           {"test", test_options(), ""},

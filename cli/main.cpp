@@ -10,6 +10,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/version.h"
 #include "hasten/launch/base/standard_descriptors.h"
+#include "trace.h"
 
 namespace {
 
@@ -25,6 +26,7 @@ std::vector<Command> commands() {
           {"ps", "list the runs on this machine", ps},
           {"watch", "show what the ranks of a run do, each second", watch},
           {"stacks", "print where the threads of a run's ranks stand", stacks},
+          {"trace", "write a profile of the next steps of a run's ranks", trace},
           {"config", "write the configuration file: by questions, default, or update", config},
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},

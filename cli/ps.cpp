@@ -1,9 +1,8 @@
 // `hasten ps`: the runs of this user on this machine, a line each.
-#include <algorithm>
 #include <iostream>
 
 #include "commands.h"
-#include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "hasten/flight/report.h"
 #include "help.h"
 #include "options.h"
@@ -14,7 +13,7 @@ namespace {
 
 const HelpText kHelp = {
     "hasten ps", "Lists the runs of this user on this machine.",
-    "RUN is the run's id, or the process of its first rank. hasten watch and hasten stacks take it, a "
+    "RUN is the run's id, or the process of its first rank. hasten watch, stacks and trace take it, a "
     "process of the run, or the program's name."};
 
 double samples_per_second(const flight::Snapshot& snapshot) {
@@ -24,23 +23,6 @@ double samples_per_second(const flight::Snapshot& snapshot) {
     if (rank.step > 0) samples += static_cast<double>(rank.samples) / static_cast<double>(rank.step);
   }
   return step > 0 ? samples / step : 0;
-}
-
-// "running", or the first rank that is otherwise.
-std::string state_of(const flight::Snapshot& snapshot) {
-  for (const flight::RankState& rank : snapshot.ranks) {
-    const std::string words = rank.life == flight::Life::kRunning ? "" : flight::process_word(rank);
-    if (!words.empty()) return text("rank ", rank.rank, ' ', words);
-  }
-  const auto begun = std::count_if(snapshot.ranks.begin(), snapshot.ranks.end(),
-                                   [](const auto& rank) { return rank.state != flight::PageState::kAnnounced; });
-  if (begun == 0) return "no hasten inside";
-  for (const flight::RankState& rank : snapshot.ranks) {
-    if (rank.state == flight::PageState::kLeft) return text("rank ", rank.rank, " has left");
-    if (rank.progress_s > 10)
-      return text("no progress of rank ", rank.rank, " for ", short_number(rank.progress_s), " s");
-  }
-  return "running";
 }
 
 }  // namespace
@@ -56,7 +38,7 @@ int ps(const std::vector<std::string>& words) {
     rows.push_back({run.name, run.program,
                     is_whole ? text(snapshot.world_size) : text(snapshot.ranks.size(), " of ", snapshot.world_size),
                     snapshot.ranks[0].step > 0 ? text(snapshot.ranks[0].step) : "-",
-                    speed > 0 ? short_number(speed) : "-", state_of(snapshot)});
+                    speed > 0 ? short_number(speed) : "-", flight::run_state(snapshot)});
   }
   std::cout << table_of(rows) << std::flush;
   return 0;

@@ -72,6 +72,11 @@ Run& choose_run(std::vector<Run>& runs, const std::string& word) {
   throw UsageError({"watch"}, "there is no run '", word, "'", did_you_mean(word, names), ". See hasten ps.");
 }
 
+std::vector<std::string> run_behind_options(std::vector<std::string> words) {
+  if (!words.empty() && !words.front().starts_with("-")) std::rotate(words.begin(), words.begin() + 1, words.end());
+  return words;
+}
+
 std::string short_number(double value) {
   if (value >= 1e6) return core::fixed_text(value / 1e6, 1) + "M";
   if (value >= 1e4) return core::fixed_text(value / 1e3, 1) + "k";

@@ -24,6 +24,9 @@ std::vector<Run> find_runs();
 /// run. Throws: UsageError with the runs there are if it means none or several.
 Run& choose_run(std::vector<Run>& runs, const std::string& word);
 
+/// Returns the words with a leading RUN behind the options, where read_options looks for it.
+std::vector<std::string> run_behind_options(std::vector<std::string> words);
+
 /// "1.5k", "23": four characters or so.
 std::string short_number(double value);
 

@@ -54,7 +54,7 @@ void print_rank(const flight::PageView& page) {
 }  // namespace
 
 int stacks(const std::vector<std::string>& words) {
-  const auto line = read_options("stacks", stacks_options(), words, 1);
+  const auto line = read_options("stacks", stacks_options(), run_behind_options(words), 1);
   if (line.help) return std::cout << help_of(kHelp, stacks_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
   const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);

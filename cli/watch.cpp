@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/report.h"
+#include "hasten/flight/stragglers.h"
 #include "help.h"
 #include "options.h"
 #include "runs.h"
@@ -60,17 +61,20 @@ bool has_ended(const flight::Snapshot& snapshot) {
 }  // namespace
 
 int watch(const std::vector<std::string>& words) {
-  const auto line = read_options("watch", watch_options(), words, 1);
+  const auto line = read_options("watch", watch_options(), run_behind_options(words), 1);
   if (line.help) return std::cout << help_of(kHelp, watch_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
   const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
   flight::Snapshot before = run.read();
+  flight::StragglerWatch stragglers;
   const bool is_terminal = isatty(STDOUT_FILENO) == 1 && !line.has("once");
   while (true) {
     std::this_thread::sleep_for(kInterval);
     flight::Snapshot now = run.read();
     if (is_terminal) std::cout << "\033[H\033[J";
     std::cout << table(now, before, std::chrono::duration<double>(kInterval).count()) << std::flush;
+    stragglers.add(now);
+    if (const auto late = stragglers.find()) std::cout << flight::describe(*late) << std::endl;
     if (line.has("once") || has_ended(now) || !std::cout) return 0;
     before = std::move(now);
   }

@@ -46,6 +46,7 @@
 #include "hasten/tracking/run/trackers.h"
 #include "hasten/training/deferred_scalar.h"
 #include "hasten/training/image_values.h"
+#include "hasten/watch/profiler.h"
 
 namespace hasten {
 
@@ -283,6 +284,12 @@ class Accelerator {
   template <class M>
   static parallel::PreparedModel<M> unwrap_model(const parallel::PreparedModel<M>& model, parallel::KeepFp32Wrapper) {
     return model.without_ddp();
+  }
+
+  /// watch::profile: `accelerator.profile({.record_shapes = true}, [&](watch::Profiler& profiler) { … })`, with
+  /// `profiler.step()` once a step.
+  void profile(watch::ProfileOptions options, const std::function<void(watch::Profiler&)>& fn) const {
+    watch::profile(process(), std::move(options), fn);
   }
 
   // ---- Checkpoints: checkpoint::Checkpoints and checkpoint/weights.h under Accelerate's names.

@@ -54,6 +54,8 @@ void AcceleratorState::start(const Environment& environment) {
   sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
                                      plugins->splits_later());
   if (options.seed) process::set_seed(process(), *options.seed);
+  // The first of all policies.
+  gradients->step_policies().add(training::StepOrder::kUnscale, step_record->begin_policy());
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr || layout.divides_model());
@@ -71,6 +73,9 @@ void AcceleratorState::start(const Environment& environment) {
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
   gradients->step_policies().add(training::StepOrder::kAfter, step_record);
+  step_record->set_values({.check_gradients_every = options.watch.check_gradients_every,
+                           .stop_on_nonfinite = options.watch.stop_on_nonfinite,
+                           .scales_loss = precision->scaler_state().has_value()});
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
                                                                      .log = operations->logger("checkpoint"),
@@ -259,8 +264,10 @@ void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& opt
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   if (gradients->sync_gradients()) plugins->note_clipped();
-  return precision->clip_grad_norm_(
+  const double norm = precision->clip_grad_norm_(
       parameters, norm_type, [&] { return parallel::clip_grad_norm_(clip_parts(), parameters, max_norm, norm_type); });
+  if (gradients->sync_gradients()) step_record->note_norm(norm);
+  return norm;
 }
 
 void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

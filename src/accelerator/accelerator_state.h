@@ -83,13 +83,15 @@ struct AcceleratorState {
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.
-  std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder());
+  std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder(), process());
   /// This process as loaders see it.
   process::Process data_process;
   /// Opened round the forwards of models whose parameters are cut.
   std::map<const torch::nn::Module*, std::shared_ptr<parallel::ForwardHook>> cut_models = {};
   /// Cuts the sequences that models get, over cp or sp.
   parallel::ContextParallel context;
+  /// Models whose forwards are a phase in the page of this rank.
+  std::map<const parallel::ForwardScopes*, std::weak_ptr<parallel::ForwardScopes>> recorded_models = {};
 
  private:
   AcceleratorState(const ReadOptions& read, const process::Process& process);

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <set>
@@ -42,6 +43,13 @@ std::string text_of(const std::array<std::atomic<char>, size>& bytes) {
 
 double since(int64_t then_ns, int64_t now) {
   return then_ns == 0 ? 0 : std::max<double>(0, static_cast<double>(now - then_ns) / 1e9);
+}
+
+// "RUN DELAY SLICES" in nanoseconds. 0 where the kernel does not count it.
+double delay_of(pid_t pid) {
+  const std::string words = read_text(text("/proc/", pid, "/schedstat"));
+  const size_t space = words.find(' ');
+  return space == std::string::npos ? 0 : static_cast<double>(std::strtoll(words.c_str() + space, nullptr, 10)) / 1e9;
 }
 
 /// A page that a launcher has made and no worker has announced.
@@ -86,6 +94,8 @@ class Reading {
     const ProcessStat process = state_.pid > 0 ? read_process(state_.pid) : ProcessStat{};
     const uint64_t start = page_.head.start_ticks.load(kRelaxed);
     const bool other = start != 0 && process.start_ticks != start;
+    state_.read_at_s = static_cast<double>(now_) / 1e9;
+    state_.delayed_s = delay_of(state_.pid);
     if (process.state == 0 || process.state == 'Z' || process.state == 'X' || other) {
       state_.life = Life::kEnded;
     } else if (process.state == 'T') {
@@ -119,7 +129,10 @@ class Reading {
     }
     if (const uint64_t loss = now.loss.load(kRelaxed); loss != 0) state_.loss = std::bit_cast<double>(loss);
     state_.bad_step = now.bad_step.load(std::memory_order_acquire);
-    if (state_.bad_step != 0) state_.bad_value = text_at(now.bad_text.load(kRelaxed));
+    if (state_.bad_step == 0) return;
+    state_.bad_value = text_at(now.bad_text.load(kRelaxed));
+    state_.bad_epoch = now.bad_epoch.load(kRelaxed);
+    state_.bad_batch = now.bad_batch.load(kRelaxed);
   }
 
   void read_group(const PageGroup& group) {
@@ -234,6 +247,15 @@ double PageView::longest_wait_s() const {
   return first == INT64_MAX ? 0 : since(first, now_ns());
 }
 
+int64_t PageView::step() const noexcept {
+  return page_->now.step.load(kRelaxed);
+}
+
+PageState PageView::state() const noexcept {
+  const uint32_t state = page_->head.state.load(std::memory_order_acquire);
+  return static_cast<PageState>(std::min(state, static_cast<uint32_t>(PageState::kFailed)));
+}
+
 double PageView::progress_s() const {
   return since(page_->now.progress_ns.load(kRelaxed), now_ns());
 }
@@ -250,6 +272,23 @@ void PageView::ask() const {
 
 bool PageView::has_answered() const {
   return page_->head.answered.load(std::memory_order_acquire) == page_->head.ask.load(kRelaxed);
+}
+
+void PageView::wish(const TraceWish& wanted) const {
+  PageWish& wish = page_->wish;
+  const size_t count = std::min(wanted.folder.size(), wish.folder.size() - 1);
+  for (size_t i = 0; i < count; ++i) wish.folder[i].store(wanted.folder[i], kRelaxed);
+  wish.folder[count].store(0, kRelaxed);
+  wish.steps.store(static_cast<uint32_t>(wanted.steps), kRelaxed);
+  wish.options.store(wanted.with_shapes ? 1 : 0, kRelaxed);
+  wish.state.store(static_cast<uint32_t>(WishState::kAsked), kRelaxed);
+  wish.number.fetch_add(1, std::memory_order_release);
+}
+
+WishAnswer PageView::wish_answer() const {
+  const uint32_t state = page_->wish.state.load(std::memory_order_acquire);
+  return {static_cast<WishState>(std::min(state, static_cast<uint32_t>(WishState::kRefused))),
+          text_of(page_->wish.words)};
 }
 
 std::vector<StackState> PageView::stacks() const {

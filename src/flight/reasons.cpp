@@ -118,11 +118,13 @@ std::string why(const RankState& rank) {
   if (rank.life == Life::kEnded) {
     if (rank.state == PageState::kLeft) return "has ended in order";
     if (rank.state == PageState::kFailed) return "has failed with an exception";
+    if (rank.state == PageState::kAnnounced) return "has ended before it made a Process";
     return "has ended without a word: it was killed, or called exit";
   }
   if (rank.life == Life::kStopped) return text("is stopped; kill -CONT ", rank.pid, " lets it go on");
   if (rank.life == Life::kTraced) return "is held by " + (rank.tracer.empty() ? "a debugger" : rank.tracer);
   if (rank.state == PageState::kLeft) return "has left the run: its Process has ended, the program goes on";
+  if (rank.state == PageState::kAnnounced) return "has started its program, which has made no Process yet";
   return rank.facts ? why_by_facts(rank) : "";
 }
 

@@ -353,16 +353,53 @@ void Recorder::set_loss(double loss) noexcept {
   page_->now.loss.store(std::bit_cast<uint64_t>(loss), kRelaxed);
 }
 
-void Recorder::set_bad(const std::string& name) noexcept {
-  if (page_->now.bad_step.load(kRelaxed) != 0) return;  // the first one counts
+void Recorder::set_bad(BadValue kind, const std::string& name) noexcept {
+  PageNow& now = page_->now;
+  if (now.bad_step.load(kRelaxed) != 0) return;  // the first one counts
   const std::lock_guard lock(mutex_);
   const uint16_t words = write_text(name);
-  page_->now.bad_text.store(words == kNoText ? 0 : words + uint32_t{1}, kRelaxed);
-  page_->now.bad_step.store(page_->now.step.load(kRelaxed) + 1, std::memory_order_release);
+  bad_kind_.store(static_cast<uint32_t>(kind), kRelaxed);
+  now.bad_epoch.store(now.epoch.load(kRelaxed), kRelaxed);
+  now.bad_batch.store(now.batch.load(kRelaxed), kRelaxed);
+  now.bad_text.store(words == kNoText ? 0 : words + uint32_t{1}, kRelaxed);
+  now.bad_step.store(now.step.load(kRelaxed) + 1, std::memory_order_release);
 }
 
-void Recorder::clear_bad() noexcept {
+void Recorder::clear_bad(BadValue kind) noexcept {
+  if (bad_kind_.load(kRelaxed) != static_cast<uint32_t>(kind)) return;
+  bad_kind_.store(0, kRelaxed);
   page_->now.bad_step.store(0, std::memory_order_release);
+}
+
+void Recorder::set_value_checks(const ValueChecks& checks) noexcept {
+  gradients_every_.store(checks.gradients_every, kRelaxed);
+  stops_.store(checks.stop, kRelaxed);
+}
+
+bool Recorder::checks_gradients() const noexcept {
+  const int64_t every = gradients_every_.load(kRelaxed);
+  return every > 0 && page_->now.step.load(kRelaxed) % every == 0;
+}
+
+std::optional<TraceWish> Recorder::new_wish() noexcept {
+  const PageWish& wish = page_->wish;
+  const uint32_t number = wish.number.load(std::memory_order_acquire);
+  if (number == seen_wish_.load(kRelaxed)) return std::nullopt;
+  seen_wish_.store(number, kRelaxed);
+  TraceWish found{.number = number,
+                  .steps = std::max<int64_t>(1, wish.steps.load(kRelaxed)),
+                  .with_shapes = wish.options.load(kRelaxed) != 0};
+  for (const auto& byte : wish.folder) {
+    const char c = byte.load(kRelaxed);
+    if (c == 0) break;
+    found.folder += c;
+  }
+  return found;
+}
+
+void Recorder::answer_wish(WishState state, const std::string& words) noexcept {
+  store_text(page_->wish.words, words);
+  page_->wish.state.store(static_cast<uint32_t>(state), std::memory_order_release);
 }
 
 void Recorder::set_state(PageState state) noexcept {

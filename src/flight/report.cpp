@@ -11,6 +11,8 @@
 namespace hasten::flight {
 namespace {
 
+constexpr double kNoProgressS = 10;
+
 std::string seconds(double value) {
   return core::fixed_text(value, value < 10 ? 1 : 0) + " s";
 }
@@ -144,10 +146,34 @@ std::string process_word(const RankState& rank) {
   return main.doing.empty() || waiting_call(rank) != nullptr ? "sleeping" : main.doing;
 }
 
+std::string run_state(const Snapshot& snapshot) {
+  std::vector<int> left;
+  bool begun = false;
+  for (const RankState& rank : snapshot.ranks) {
+    begun = begun || rank.state != PageState::kAnnounced;
+    const std::string subject = text("rank ", rank.rank, ' ');
+    if (rank.state == PageState::kLeft) {
+      left.push_back(rank.rank);
+    } else if (rank.life == Life::kEnded) {
+      return subject + (rank.state == PageState::kFailed ? "has failed" : "was killed, or called exit");
+    } else if (rank.life != Life::kRunning) {
+      return subject + process_word(rank);
+    }
+  }
+  if (!begun) return "no hasten inside";
+  if (left.size() == snapshot.ranks.size()) return "ending";
+  for (const RankState& rank : snapshot.ranks) {
+    if (rank.state == PageState::kLeft || rank.progress_s <= kNoProgressS) continue;
+    return text("no progress of rank ", rank.rank, " for ", seconds(rank.progress_s));
+  }
+  return left.empty() ? "running" : text("ending; ", ranks_text(left), left.size() == 1 ? " has left" : " have left");
+}
+
 std::string place_of(const RankState& rank) {
   if (const CallState* const call = waiting_call(rank)) return "waits in " + short_call(*call);
   std::string words = rank.life == Life::kEnded ? "ended" : rank.phase.empty() ? "its own code" : rank.phase;
   if (rank.state == PageState::kLeft) words = "left the run";
+  if (rank.state == PageState::kAnnounced && rank.life != Life::kEnded) words = "before its Process";
   if (!rank.calls.empty()) words += "; its last was " + short_call(rank.calls.back());
   return words;
 }
@@ -181,7 +207,8 @@ std::string hang_line(const Snapshot& snapshot, const Diagnosis& found) {
     if (rank == nullptr || reasons.size() == 2) continue;
     const std::string subject = found.culprits.size() == 1 ? "it" : text("rank ", culprit);
     const std::string where = rank->stack.substr(0, rank->stack.find(" < "));
-    reasons.push_back(text(subject, ' ', why(*rank), where.empty() ? "" : text(": ", where)));
+    const std::string words = why(*rank);
+    if (!words.empty()) reasons.push_back(text(subject, ' ', words, where.empty() ? "" : text(": ", where)));
   }
   if (found.cause == Cause::kTransport) {
     return text("hasten: ", ranks_text(found.waiting), " are in ", describe_call(found.call, &found.group), " for ",

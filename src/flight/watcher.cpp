@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "hasten/flight/pages.h"
 #include "hasten/flight/report.h"
 #include "hasten/flight/stacks.h"
+#include "hasten/flight/stragglers.h"
 #include "hasten/flight/symbols.h"
 
 namespace hasten::flight {
@@ -29,6 +31,11 @@ constexpr double kFreshS = 3;           // a heartbeat of a rank that can look
 constexpr double kAnswerS = 1.2;        // for the answers of the others
 constexpr double kFastFileBytes = 1e6;  // a second, which is progress
 constexpr double kLeastPatienceS = 60, kPatience = 10;
+constexpr double kQuietS = 4;             // without any progress, which is looked into
+constexpr double kCertainOverHostsS = 3;  // other hosts' ranks are seen two seconds late
+constexpr double kHostsAnswerS = 4;       // for the answers of other hosts
+constexpr int kTicksOfHosts = 2;
+constexpr int64_t kPaceSteps = 50;
 constexpr double kRepeatsS[] = {300, 1500};
 constexpr auto kFactsTime = std::chrono::milliseconds(60);
 
@@ -111,7 +118,10 @@ struct Watcher::Impl {
     page.head.heartbeat_ns.store(now_ns(), kRelaxed);
     note_file_bytes();
     page.head.mute.store(standard_error_takes() ? 0 : 1, kRelaxed);
-    if (page.head.mute.load(kRelaxed) == 0 && is_looker()) look();
+    if (page.head.mute.load(kRelaxed) != 0 || !is_looker()) return;
+    note_bytes_of_announced();
+    report_values();
+    hosts_of_run() ? look_at_hosts() : look();
   }
 
   // Bytes of files are progress where the rank waits for no other.
@@ -128,21 +138,50 @@ struct Watcher::Impl {
     if (!waits) recorder->alive();
   }
 
+  // The launcher's pages are there before their workers take them.
   void find_others() {
-    const int wanted = recorder->identity().local_world_size;
-    if (static_cast<int>(pages.size()) >= wanted) return;
+    const auto taken = std::count_if(pages.begin(), pages.end(),
+                                     [](const PageView& view) { return view.state() != PageState::kAnnounced; });
+    if (taken >= recorder->identity().local_world_size) return;
     // Each second at first, each tenth one if a rank does not come.
     if (++scans > 60 && scans % 10 != 0) return;
     FoundPages found = find_pages();
     for (PageView& view : found.pages) {
       const bool known =
           std::any_of(pages.begin(), pages.end(), [&](const PageView& one) { return one.file() == view.file(); });
-      const std::string run(view.page().head.run, strnlen(view.page().head.run, sizeof view.page().head.run));
-      const auto& head = view.page().head;
-      if (!known && run == recorder->identity().run && head.state.load() != 0) pages.push_back(std::move(view));
+      if (!known && is_of_this_host(view)) pages.push_back(std::move(view));
     }
+    drop_replaced();
     std::sort(pages.begin(), pages.end(),
               [](const PageView& a, const PageView& b) { return a.page().head.rank < b.page().head.rank; });
+  }
+
+  bool is_of_this_host(const PageView& view) const {
+    const PageHead& head = view.page().head;
+    const std::string run(head.run, strnlen(head.run, sizeof head.run));
+    return run == recorder->identity().run && head.node_rank == recorder->identity().node_rank;
+  }
+
+  // A rank that could not take the launcher's page has made one of its own.
+  void drop_replaced() {
+    std::set<int> taken;
+    for (const PageView& view : pages) {
+      if (view.state() != PageState::kAnnounced) taken.insert(view.page().head.rank);
+    }
+    std::erase_if(pages, [&](const PageView& view) {
+      return view.state() == PageState::kAnnounced && taken.contains(view.page().head.rank);
+    });
+  }
+
+  // A program that reads a large file before its Process has no watch thread that would say so.
+  void note_bytes_of_announced() {
+    for (const PageView& view : pages) {
+      if (view.state() != PageState::kAnnounced) continue;
+      const std::string io = read_text(text("/proc/", view.pid(), "/io"));
+      const int64_t bytes = number_after(io, "rchar:") + number_after(io, "wchar:");
+      const int64_t before = view.page().now.io_bytes.exchange(bytes, kRelaxed);
+      if (static_cast<double>(bytes - before) >= kFastFileBytes) view.page().now.progress_ns.store(now_ns(), kRelaxed);
+    }
   }
 
   bool is_looker() {
@@ -160,7 +199,18 @@ struct Watcher::Impl {
       if (view.longest_wait_s() >= options.limits.certain_after_s) return true;
       least_progress = std::min(least_progress, view.progress_s());
     }
-    return !pages.empty() && least_progress > 4;
+    return !pages.empty() && least_progress > kQuietS;
+  }
+
+  static bool is_suspicious(const Snapshot& snapshot) {
+    double least_progress = 1e300;
+    for (const RankState& rank : snapshot.ranks) {
+      for (const CallState& call : rank.calls) {
+        if (!call.ended && call.waits_s.value_or(0) >= kCertainOverHostsS) return true;
+      }
+      least_progress = std::min(least_progress, rank.progress_s);
+    }
+    return least_progress > kQuietS;
   }
 
   Snapshot take_snapshot() const {
@@ -175,8 +225,8 @@ struct Watcher::Impl {
     for (const PageView& view : pages) {
       if (view.page().now.bad_step.load(kRelaxed) == 0) continue;
       const RankState rank = view.read();
-      words.push_back(
-          text("rank ", rank.rank, ": ", rank.bad_value, " in step ", rank.bad_step, " of epoch ", rank.epoch));
+      words.push_back(text("rank ", rank.rank, ": ", rank.bad_value, " in step ", rank.bad_step, " of epoch ",
+                           rank.bad_epoch, rank.bad_batch > 0 ? text(", batch ", rank.bad_batch) : ""));
     }
     if (words.empty()) {
       values_said = false;
@@ -185,21 +235,43 @@ struct Watcher::Impl {
     }
   }
 
+  // Once for each rank and cause. True if a window has ended.
+  bool report_straggler(const Snapshot& snapshot) {
+    if (!stragglers.add(snapshot)) return false;
+    const auto found = stragglers.find();
+    if (!found) return true;
+    const std::string key = text(found->rank, ' ', found->cause);
+    if (straggler_said.contains(key)) return true;
+    if (say(text("hasten: ", describe(*found), '\n'))) straggler_said.insert(key);
+    return true;
+  }
+
   void look() {
-    report_values();
-    if (!is_suspicious()) {
-      said = {};
-      return;
+    // Steps are read each second, all values only if enough of them were made.
+    int64_t least = INT64_MAX;
+    for (const PageView& view : pages) least = std::min(least, view.step());
+    const bool anew = straggler_step < 0 || least < straggler_step;
+    if (anew || least >= straggler_step + kPaceSteps) {
+      if (report_straggler(take_snapshot()) || anew) straggler_step = least;
     }
-    Snapshot snapshot = take_snapshot();
-    const double limit = hang_after_s(snapshot, options.limits);
+    if (is_suspicious()) {
+      judge(take_snapshot());
+    } else {
+      said = {};
+    }
+  }
+
+  void judge(Snapshot snapshot) {
+    HangLimits limits = options.limits;
+    if (hosts) limits.certain_after_s = std::max(limits.certain_after_s, kCertainOverHostsS);
+    const double limit = hang_after_s(snapshot, limits);
     if (awake_ns != 0 && static_cast<double>(now_ns() - awake_ns) / 1e9 < limit) return;
-    auto found = diagnose(snapshot, options.limits);
+    auto found = diagnose(snapshot, limits);
     if (!found) return;
     if (found->key() != said.key) said = {.key = found->key()};
     if (found->for_s < due_s(limit)) return;
-    ask_about(snapshot);
-    found = diagnose(snapshot, options.limits);
+    snapshot = ask_about(hosts != nullptr);
+    found = diagnose(snapshot, limits);
     if (!found || found->key() != said.key) return;
     if (found->computes && !said.line) {
       said.line = say(hang_line(snapshot, *found));
@@ -210,6 +282,55 @@ struct Watcher::Impl {
     if (said.boxes++ == 0 && options.kill) kill_culprit(snapshot, *found);
   }
 
+  // Made by the first look, on this thread. False in a run of one host, and once the way to the others is lost.
+  bool hosts_of_run() {
+    const PageIdentity& own = recorder->identity();
+    if (!hosts && options.connect_hosts && own.local_world_size < own.world_size && !hosts_lost) {
+      with_hosts([&] { hosts = std::make_unique<Hosts>(options.connect_hosts(), own.node_rank, own.world_size); });
+    }
+    return hosts != nullptr;
+  }
+
+  // A store that has died is not touched again.
+  template <class Fn>
+  void with_hosts(const Fn& fn) {
+    try {
+      fn();
+    } catch (const std::exception&) {
+      hosts_lost = true;
+      hosts.reset();
+    }
+  }
+
+  void look_at_hosts() {
+    with_hosts([&] {
+      if (const auto rank = hosts->rank_to_kill()) kill_rank(*rank);
+      // The answer stays until the next tick, so that it is seen.
+      if (const auto question = hosts->question()) return hosts->tell(ask_about(false), *question);
+      if (++host_ticks % kTicksOfHosts != 0) return;
+      const Snapshot local = take_snapshot();
+      hosts->tell(local);
+      if (!hosts->compares(clock_s())) return;
+      const Snapshot all = hosts->merge(local, clock_s());
+      report_straggler(all);
+      if (is_suspicious(all)) {
+        judge(all);
+      } else {
+        said = {};
+      }
+    });
+  }
+
+  static double clock_s() { return static_cast<double>(now_ns()) / 1e9; }
+
+  void wait_for_hosts(int64_t question) {
+    const double deadline = clock_s() + kHostsAnswerS;
+    while (clock_s() < deadline && !hosts->all_answered(question, clock_s())) {
+      page.head.heartbeat_ns.store(now_ns(), kRelaxed);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
   static double patience_s(double limit) { return std::max(kLeastPatienceS, kPatience * limit); }
 
   double due_s(double limit) const {
@@ -217,8 +338,9 @@ struct Watcher::Impl {
     return said.boxes <= 2 ? kRepeatsS[said.boxes - 1] : 1e300;
   }
 
-  /// Fills in the facts and stacks of the ranks that run.
-  void ask_about(Snapshot& snapshot) {
+  /// Returns the ranks with facts and stacks of those that run, of this host or of all.
+  Snapshot ask_about(bool all_hosts) {
+    const int64_t question = all_hosts ? hosts->ask() : 0;
     std::vector<const PageView*> others;
     for (const PageView& view : pages) {
       if (view.page().head.rank != recorder->identity().rank) others.push_back(&view);
@@ -226,15 +348,18 @@ struct Watcher::Impl {
     ask_all(others, kAnswerS);
     page.head.ask.fetch_add(1);
     answer();
-    snapshot = take_snapshot();
+    Snapshot snapshot = take_snapshot();
     for (size_t i = 0; i < pages.size(); ++i) {
       RankState& rank = snapshot.ranks[i];
-      if (rank.life != Life::kRunning || !pages[i].has_answered()) continue;
+      if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced || !pages[i].has_answered()) continue;
       rank.facts = pages[i].facts();
       for (const StackState& stack : pages[i].stacks()) {
         if (stack.thread == rank.pid) rank.stack = stack_text(rank.pid, stack);
       }
     }
+    if (!all_hosts) return snapshot;
+    wait_for_hosts(question);
+    return hosts->merge(snapshot, clock_s());
   }
 
   bool say(const std::string& words) {
@@ -246,11 +371,22 @@ struct Watcher::Impl {
     return true;
   }
 
-  static void kill_culprit(const Snapshot& snapshot, const Diagnosis& found) {
+  void kill_culprit(const Snapshot& snapshot, const Diagnosis& found) {
     const int culprit = !found.culprits.empty() ? found.culprits[0] : found.waiting.empty() ? -1 : found.waiting[0];
     for (const RankState& rank : snapshot.ranks) {
-      if (rank.rank == culprit && rank.life != Life::kEnded && rank.pid > 1) ::kill(rank.pid, SIGKILL);
+      if (rank.rank != culprit || rank.life == Life::kEnded) continue;
+      if (!kill_rank(culprit) && hosts) hosts->ask_to_kill(culprit);
     }
+  }
+
+  // False if it is not on this host.
+  bool kill_rank(int rank) const {
+    for (const PageView& view : pages) {
+      if (view.page().head.rank != rank || view.pid() <= 1) continue;
+      if (view.read().life != Life::kEnded) ::kill(view.pid(), SIGKILL);
+      return true;
+    }
+    return false;
   }
 
   const std::shared_ptr<Recorder> recorder;
@@ -263,6 +399,12 @@ struct Watcher::Impl {
   int64_t awake_ns = 0;
   Said said;
   bool values_said = false;
+  StragglerWatch stragglers{kPaceSteps};
+  int64_t straggler_step = -1;
+  std::set<std::string> straggler_said;
+  std::unique_ptr<Hosts> hosts;
+  bool hosts_lost = false;
+  int host_ticks = 0;
   const pid_t owner = getpid();
   std::thread thread;
 };

@@ -124,11 +124,11 @@ std::string take_run_key(const Environment& environment) {
 
 /// Connects to the other ranks at the master's address. Returns the watch over this rank, which begins before.
 std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessOptions& options,
-                                        const Environment& environment) {
+                                        std::optional<flight::WatchOptions> watched, const Environment& environment) {
   const RankInfo& identity = process.identity;
   const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);
   process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
-  auto watch = options.change_process ? RunWatch::start(identity, number, environment) : nullptr;
+  auto watch = RunWatch::start(identity, number, std::move(watched), environment);
   process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
                                        {.timeout = options.timeout,
                                         .check = options.check,
@@ -201,20 +201,23 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   install(words);
   limit_threads(options, environment);
   const RankInfo identity = read_rank_info(environment);
+  // Wrong variables end the ranks before any of them serves the store that the others would look for.
+  const auto watched = options.change_process ? RunWatch::read_options(environment) : std::nullopt;
+  const std::string run_key = take_run_key(environment);
   if (identity.world_size == 1) {
     words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
     install(words);
     return std::make_shared<Impl>(
-        Impl{identity, comm::Group(), take_device(identity, options, environment), take_run_key(environment), words});
+        Impl{identity, comm::Group(), take_device(identity, options, environment), run_key, words});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);
   auto connected = std::make_shared<FailureReporter>(*words);
-  auto watch = connect(*connected, options, environment);
+  auto watch = connect(*connected, options, watched, environment);
   install(connected);
   return std::make_shared<Impl>(Impl{identity, *connected->group,
-                                     take_device(identity, options, environment, &*connected->store),
-                                     take_run_key(environment), connected, std::move(watch)});
+                                     take_device(identity, options, environment, &*connected->store), run_key,
+                                     connected, std::move(watch)});
 }
 
 Process::Process(const ProcessOptions& options, const Environment& environment)

@@ -11,24 +11,12 @@
 #include "hasten/core/log.h"
 #include "hasten/flight/pages.h"
 #include "hasten/flight/stacks.h"
+#include "process/host_link.h"
 
 namespace hasten::process {
 namespace {
 
 constexpr double kMostSeconds = 1e9;
-
-flight::WatchOptions watch_options(const Environment& environment) {
-  flight::WatchOptions options;
-  options.limits.after_s = environment.real("HASTEN_HANG_AFTER").value_or(0);
-  if (options.limits.after_s < 0 || options.limits.after_s > kMostSeconds) {
-    throw UsageError({"process"}, "HASTEN_HANG_AFTER=", options.limits.after_s,
-                     " is no time; expected seconds, or 0 for 10 steps of the run.");
-  }
-  options.kill = environment.choice("HASTEN_ON_HANG", {"report", "kill"}) == "kill";
-  options.stack_signal = static_cast<int>(
-      environment.integer("HASTEN_STACK_SIGNAL", 0, NSIG - 1).value_or(flight::default_stack_signal()));
-  return options;
-}
 
 flight::PageIdentity page_identity(const RankInfo& identity, int number, const Environment& environment) {
   const std::string run_id = environment.text("TORCHELASTIC_RUN_ID").value_or("none");
@@ -66,12 +54,28 @@ std::shared_ptr<flight::Recorder> make_recorder(const flight::PageIdentity& page
 
 }  // namespace
 
-std::shared_ptr<const RunWatch> RunWatch::start(const RankInfo& identity, int number, const Environment& environment) {
-  const flight::WatchOptions options = watch_options(environment);
-  if (!environment.flag("HASTEN_WATCH").value_or(true)) return nullptr;
+std::optional<flight::WatchOptions> RunWatch::read_options(const Environment& environment) {
+  flight::WatchOptions options;
+  options.limits.after_s = environment.real("HASTEN_HANG_AFTER").value_or(0);
+  if (options.limits.after_s < 0 || options.limits.after_s > kMostSeconds) {
+    throw UsageError({"process"}, "HASTEN_HANG_AFTER=", options.limits.after_s,
+                     " is no time; expected seconds, or 0 for 10 steps of the run.");
+  }
+  options.kill = environment.choice("HASTEN_ON_HANG", {"report", "kill"}) == "kill";
+  options.stack_signal = static_cast<int>(
+      environment.integer("HASTEN_STACK_SIGNAL", 0, NSIG - 1).value_or(flight::default_stack_signal()));
+  if (!environment.flag("HASTEN_WATCH").value_or(true)) return std::nullopt;
+  return options;
+}
+
+std::shared_ptr<const RunWatch> RunWatch::start(const RankInfo& identity, int number,
+                                                std::optional<flight::WatchOptions> options,
+                                                const Environment& environment) {
+  if (!options) return nullptr;
   try {
+    options->connect_hosts = [identity, number] { return make_host_link(identity, number); };
     return std::make_shared<const RunWatch>(
-        make_recorder(page_identity(identity, number, environment), number, environment), options);
+        make_recorder(page_identity(identity, number, environment), number, environment), *std::move(options));
   } catch (const std::exception& error) {
     Logger("process", {identity.rank, identity.world_size})
         .warning(text("this rank is not watched: ", error.what(), ". HASTEN_WATCH=0 switches the watch off."),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "hasten/core/env.h"
 #include "hasten/flight/recorder.h"
@@ -12,10 +13,16 @@ namespace hasten::process {
 
 class RunWatch {
  public:
-  /// Starts the watch over the `number`-th Process of this program, by the variables HASTEN_WATCH, HASTEN_HANG_AFTER,
-  /// HASTEN_ON_HANG, HASTEN_STACK_SIGNAL and HASTEN_FLIGHT_FD. Null if it is switched off, or if the system has no
-  /// memory for the page, which is logged. Throws: UsageError for a variable that cannot be understood.
-  static std::shared_ptr<const RunWatch> start(const RankInfo& identity, int number, const Environment& environment);
+  /// The variables HASTEN_WATCH, HASTEN_HANG_AFTER, HASTEN_ON_HANG and HASTEN_STACK_SIGNAL. Nothing if the watch is
+  /// switched off. To be read before ranks meet, so that a wrong value ends all of them at once.
+  /// Throws: UsageError for a variable that cannot be understood.
+  static std::optional<flight::WatchOptions> read_options(const Environment& environment);
+
+  /// Starts the watch over the `number`-th Process of this program, on the page of HASTEN_FLIGHT_FD if there is one.
+  /// Null without options, or if the system has no memory for the page, which is logged.
+  static std::shared_ptr<const RunWatch> start(const RankInfo& identity, int number,
+                                               std::optional<flight::WatchOptions> options,
+                                               const Environment& environment);
 
   RunWatch(std::shared_ptr<flight::Recorder> recorder, flight::WatchOptions options);
   /// The rank has left the run.

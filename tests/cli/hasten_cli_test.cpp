@@ -29,6 +29,7 @@ constexpr const char* kHelp =
     "  ps               list the runs on this machine\n"
     "  watch            show what the ranks of a run do, each second\n"
     "  stacks           print where the threads of a run's ranks stand\n"
+    "  trace            write a profile of the next steps of a run's ranks\n"
     "  config           write the configuration file: by questions, default, or update\n"
     "  env              print versions, devices and the configuration, for a bug report\n"
     "  test             check the library on the configured processes\n"
@@ -94,8 +95,8 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
 
   add_flags("hasten", kHelp, flags);
   for (const char* command :
-       {"launch", "ps", "watch", "stacks", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights",
-        "convert", "zero-to-fp32", "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
+       {"launch", "ps", "watch", "stacks", "trace", "config", "env", "test", "tpu-config", "estimate-memory",
+        "merge-weights", "convert", "zero-to-fp32", "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -168,7 +168,7 @@ TEST(Recorder, StepsGiveTheirDurationsButForTheFirst) {
   for (int i = 0; i < 40; ++i) recorder.step(16);
   recorder.set_epoch(3);
   recorder.set_loss(0.25);
-  recorder.set_bad("layer.weight");
+  recorder.set_bad(BadValue::kGradient, "layer.weight");
 
   const RankState state = read(recorder);
   EXPECT_EQ(state.step, 40);

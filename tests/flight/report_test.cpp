@@ -52,6 +52,50 @@ TEST(Report, ACallIsDescribedWithItsPurpose) {
             "broadcast 7: uint8 [4, 3, 2, 1, …], root 1 for buffers, model 2 at reducer.cpp:12");
 }
 
+TEST(Report, ARunWhoseRanksEndInOrderIsEnding) {
+  MadeRun run(3);
+  for (int rank = 0; rank < 3; ++rank) run[rank].progress_s = 1;
+  EXPECT_EQ(run_state(run.all), "running");
+
+  run[0].state = PageState::kLeft;
+  run[0].life = Life::kEnded;
+  EXPECT_EQ(run_state(run.all), "ending; rank 0 has left");
+
+  run[1].progress_s = 12;
+  EXPECT_EQ(run_state(run.all), "no progress of rank 1 for 12 s");
+
+  run[2].life = Life::kEnded;
+  EXPECT_EQ(run_state(run.all), "rank 2 was killed, or called exit");
+  run[2].state = PageState::kFailed;
+  EXPECT_EQ(run_state(run.all), "rank 2 has failed");
+
+  run[1].life = Life::kStopped;
+  EXPECT_EQ(run_state(run.all), "rank 1 stopped");
+}
+
+TEST(Report, ARunWithoutAProcessHasNoHastenInside) {
+  MadeRun run(2);
+  for (int rank = 0; rank < 2; ++rank) run[rank].state = PageState::kAnnounced;
+  EXPECT_EQ(run_state(run.all), "no hasten inside");
+}
+
+TEST(Report, ARankThatHasMadeNoProcessIsNamedByItsProgram) {
+  MadeRun run(3);
+  run[1].state = PageState::kAnnounced;
+  run[1].groups.clear();
+  run[1].step = 0;
+  for (const int rank : {0, 2}) run.call(rank, 40);
+  run[1].progress_s = 40;
+
+  const auto found = diagnose(run.all);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->culprits, std::vector<int>{1});
+  EXPECT_EQ(hang_line(run.all, *found),
+            "hasten: ranks 0 2 wait for rank 1 in all_reduce 1 of 'world' for 40 s; it has started its program, which "
+            "has made no Process yet\n");
+}
+
 TEST(Snapshot, RanksAreListedInRanges) {
   EXPECT_EQ(rank_list({3, 1, 0}), "0 1 3");
   EXPECT_EQ(rank_list({0, 1, 2, 3, 7}), "0-3 7");

@@ -9,9 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
 #include <mutex>
 #include <vector>
 
+#include "hasten/core/memory_file.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/stacks.h"
 
@@ -26,7 +33,8 @@ class Ranks {
  public:
   using Body = void (*)(Recorder& recorder, int group);
 
-  Ranks(const std::vector<Body>& bodies, WatchOptions options) {
+  /// `per_host`: ranks of a host; 0: all are on one.
+  Ranks(const std::vector<Body>& bodies, WatchOptions options, int per_host = 0) : per_host_(per_host) {
     EXPECT_EQ(pipe(ends_), 0);
     options.stack_signal = default_stack_signal();
     for (size_t rank = 0; rank < bodies.size(); ++rank) {
@@ -69,8 +77,9 @@ class Ranks {
     const auto recorder = std::make_shared<Recorder>(PageIdentity{.run = text("watcher ", getppid(), ' ', ends_[1]),
                                                                   .rank = rank,
                                                                   .world_size = size,
-                                                                  .local_rank = rank,
-                                                                  .local_world_size = size});
+                                                                  .local_rank = per_host_ ? rank % per_host_ : rank,
+                                                                  .local_world_size = per_host_ ? per_host_ : size,
+                                                                  .node_rank = per_host_ ? rank / per_host_ : 0});
     options.on_report = [end = ends_[1]](const std::string& report) {
       (void)!write(end, report.data(), report.size());
     };
@@ -81,8 +90,32 @@ class Ranks {
     while (true) pause();
   }
 
+  const int per_host_;
   int ends_[2] = {-1, -1};
   std::vector<pid_t> pids_;
+};
+
+/// Keys as files of a folder, which appear whole.
+class FolderLink : public HostLink {
+ public:
+  explicit FolderLink(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void set(const std::string& key, const std::string& value) override {
+    const auto part = file_of(text(key, ".part ", getpid()));
+    std::ofstream(part) << value;
+    std::filesystem::rename(part, file_of(key));
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    std::ifstream file(file_of(key));
+    if (!file) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+ private:
+  std::filesystem::path file_of(std::string key) const {
+    std::replace(key.begin(), key.end(), '/', '_');
+    return folder_ / key;
+  }
+  const std::filesystem::path folder_;
 };
 
 void wait_in_a_barrier(Recorder& recorder, int group) {
@@ -118,9 +151,59 @@ TEST(Watcher, ARankInALockIsReportedWithItsStack) {
   EXPECT_THAT(report, HasSubstr("rank 1, main thread: "));
 }
 
+TEST(Watcher, ARankOfAnotherHostIsReportedWithItsStack) {
+  char folder[] = "/tmp/hasten-hosts-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  WatchOptions options{.limits = {.after_s = 2}};
+  options.connect_hosts = [folder = std::string(folder)] { return std::make_unique<FolderLink>(folder); };
+
+  std::string report;
+  {
+    Ranks ranks({wait_in_a_barrier, wait_in_a_barrier, wait_in_a_barrier, lock_twice}, options, 2);
+    report = ranks.reported("╰");
+  }
+
+  std::filesystem::remove_all(folder);
+  EXPECT_THAT(report, HasSubstr("rank 3 of 4 is missing"));
+  EXPECT_THAT(report, HasSubstr("rank 3 sleeps in a lock."));
+  EXPECT_THAT(report, HasSubstr("rank 3, main thread: "));
+}
+
+TEST(Watcher, ARankThatHasNotTakenItsPageIsReportedIfItIsStopped) {
+  const std::string run = text("announced ", getpid());
+  const MemoryFile page = MemoryFile::create(kPageLabel, kPageBytes);
+  const auto identity = [&](int rank) {
+    return PageIdentity{.run = run, .rank = rank, .world_size = 2, .local_rank = rank, .local_world_size = 2};
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    announce(page, identity(1));
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  const auto recorder = std::make_shared<Recorder>(identity(0));
+  std::promise<std::string> report;
+  std::atomic<bool> is_told{false};
+  WatchOptions options{.limits = {.after_s = 3600}, .stack_signal = default_stack_signal()};
+  options.on_report = [&](const std::string& words) {
+    if (!is_told.exchange(true)) report.set_value(words);
+  };
+  {
+    const Watcher watcher(recorder, options);
+    wait_in_a_barrier(*recorder, recorder->open_group("world", 0, 2, 1800000));
+
+    EXPECT_THAT(report.get_future().get(), HasSubstr(text("rank 1 is stopped; kill -CONT ", child)));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+}
+
 void lose_a_value(Recorder& recorder, int) {
   for (int i = 0; i < 40; ++i) recorder.step(1);
-  recorder.set_bad("loss");
+  recorder.set_bad(BadValue::kLoss, "loss");
 }
 
 TEST(Watcher, AValueThatIsNotFiniteIsALineWithItsStep) {

@@ -115,6 +115,63 @@ TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
   EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
 }
 
+__attribute__((noinline)) void compute_losses() {
+  volatile double sum = 0;
+  while (true) sum = sum + 1;
+}
+
+HASTEN_PROCESS_CASE(hang_computes) {
+  const Process process;
+  if (process.rank() == 1) {
+    const flight::PhaseScope scope("evaluate");
+    compute_losses();
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankThatComputesIsALineFirstWithItsPlace) {
+  const std::string report = report_of("hang_computes", "compute_losses");
+
+  if (report.find("of a core") != std::string::npos) return;  // the machine is too busy to tell it from a hang
+  EXPECT_THAT(report, HasSubstr("hasten: ranks 0 2 wait for rank 1 in barrier 1 of 'world' for "));
+  EXPECT_THAT(report, HasSubstr("it computes in evaluate: "));
+  EXPECT_EQ(report.find("╭"), std::string::npos) << "it may be right to compute";
+}
+
+// Standard output and error are one pipe, which nobody reads.
+HASTEN_PROCESS_CASE(hang_full_pipe) {
+  const Process process;
+  if (process.rank() == 0) {
+    int ends[2];
+    if (pipe(ends) != 0) return 3;
+    dup2(ends[1], STDOUT_FILENO), dup2(ends[1], STDERR_FILENO);
+    const std::string line(4096, 'x');
+    while (true) (void)!::write(STDOUT_FILENO, line.data(), line.size());
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankInAFullPipeIsSaidByAnother) {
+  const std::string report = report_of("hang_full_pipe", "╰", 1);
+
+  EXPECT_THAT(report, HasSubstr("rank 0 of 3 is missing"));
+  EXPECT_THAT(report, HasSubstr("rank 0 writes "));
+}
+
+HASTEN_PROCESS_CASE(wrong_limit) {
+  const Process process;
+  return 0;
+}
+
+TEST(RunWatch, AWrongTimeEndsEveryRankBeforeTheyMeet) {
+  for (const ProcessResult& result : run_processes(3, "wrong_limit", {{"HASTEN_HANG_AFTER", "-1"}})) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.output, HasSubstr("HASTEN_HANG_AFTER=-1 is no time"));
+  }
+}
+
 HASTEN_PROCESS_CASE(hang_evaluation) {
   const Process process;
   if (process.rank() == 1) {

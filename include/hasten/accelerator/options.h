@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/accelerator/watch_options.h"
 #include "hasten/checkpoint/options.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/data/loader/loader_options.h"
@@ -136,6 +137,11 @@ struct AcceleratorOptions {
   tracking::TrackingOptions tracking = {};
   /// Where the run's files go, and how checkpoints are named and removed (Accelerate's ProjectConfiguration).
   checkpoint::ProjectConfiguration project = {};
+
+  // ---- Watch.
+
+  /// Values that are not finite (docs/watch.md). HASTEN_WATCH switches the watch over the ranks off.
+  WatchOptions watch = {};
 };
 
 struct PrepareOptions {

@@ -14,7 +14,7 @@
 namespace hasten::flight {
 
 inline constexpr uint64_t kPageMagic = 0x746867696c666e68;  // "hnflight"
-inline constexpr uint32_t kPageVersion = 1;
+inline constexpr uint32_t kPageVersion = 2;
 inline constexpr int64_t kPageBytes = int64_t{128} << 10;
 /// The memory file's name in /proc/PID/fd.
 inline constexpr const char* kPageLabel = "hasten-flight";
@@ -29,6 +29,7 @@ inline constexpr int kNumSizes = 4;
 inline constexpr int kNumStacks = 64;
 inline constexpr int kNumFrames = 48;
 inline constexpr int kFactsBytes = 16 << 10;
+inline constexpr int kWishBytes = 256;
 /// The number of a text that found no place.
 inline constexpr uint16_t kNoText = 0xffff;
 
@@ -61,8 +62,25 @@ struct PageHead {
   char program[64];
   Signed heartbeat_ns;  ///< when the watch thread last woke (CLOCK_MONOTONIC)
   Half ask, answered;   ///< futex: a number asked for, the last one answered
-  Half wish;            ///< the number of steps of a profile that is asked for
   Half mute;            ///< 1: its standard error takes nothing, so another rank has to report
+};
+
+/// How a wish for a profile stands.
+enum class WishState : uint32_t {
+  kNone,
+  kAsked,
+  kRecording,
+  kWritten,  ///< `words` is the file
+  kRefused,  ///< `words` is the reason
+};
+
+/// A profile that another process asks for, and the rank's answer.
+struct PageWish {
+  Half number;   ///< of the wish; written last by the asker
+  Half steps;    ///< how many
+  Half options;  ///< bits of WishOptions
+  Half state;    ///< WishState; with the answer's words before it
+  std::array<std::atomic<char>, kWishBytes> folder, words;
 };
 
 /// The rank's present place. Times are CLOCK_MONOTONIC.
@@ -76,6 +94,7 @@ struct PageNow {
   Signed waited_ns;                         ///< in collectives, in all
   Word loss;                                ///< the bits of the last loss, a double
   Signed bad_step;                          ///< the first step with a value that is not finite, -1 or 0: none
+  Signed bad_epoch, bad_batch;              ///< the epoch and the batch of it at that step
   Half bad_text;                            ///< its name, a text's number + 1
   Half refused_groups;                      ///< groups that found no place
   Signed io_bytes;                          ///< of files, as the watch thread last saw them
@@ -131,6 +150,7 @@ struct PageAnswer {
 
 struct Page {
   PageHead head;
+  PageWish wish;
   PageNow now;
   std::array<PageGroup, kNumGroups> groups;
   Word num_records;

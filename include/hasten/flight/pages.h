@@ -11,6 +11,7 @@
 
 #include "hasten/core/memory_file.h"
 #include "hasten/flight/page.h"
+#include "hasten/flight/recorder.h"
 #include "hasten/flight/snapshot.h"
 
 namespace hasten::flight {
@@ -20,6 +21,12 @@ struct StackState {
   int thread = 0;
   std::vector<uint64_t> frames = {};   ///< by the unwinder, innermost first
   std::vector<uint64_t> scanned = {};  ///< return addresses of the program that lie on the stack
+};
+
+/// A rank's answer to a wish for a profile.
+struct WishAnswer {
+  WishState state = WishState::kNone;
+  std::string words = {};
 };
 
 /// A page of any process, mapped here.
@@ -41,12 +48,18 @@ class PageView {
   double longest_wait_s() const;
   double progress_s() const;
   double heartbeat_s() const;
+  int64_t step() const noexcept;
+  PageState state() const noexcept;
 
   /// Asks the rank's watch thread for stacks and facts; wakes it.
   void ask() const;
   bool has_answered() const;
   std::vector<StackState> stacks() const;
   Facts facts() const;
+
+  /// Asks the rank for a profile of its next steps. Its `number` is not used.
+  void wish(const TraceWish& wanted) const;
+  WishAnswer wish_answer() const;
 
  private:
   void take(int descriptor);

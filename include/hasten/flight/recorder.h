@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -61,6 +62,25 @@ struct CallFacts {
   int64_t purpose_number = -1;
 };
 
+/// The kind of a value that is not finite.
+enum class BadValue : uint32_t { kNone, kLoss, kGradient, kNorm };
+
+/// The treatment of values that are not finite.
+struct ValueChecks {
+  /// Gradients of each n-th step are looked at before their exchange. 0: of none.
+  int64_t gradients_every = 0;
+  /// The rank throws, which ends the run.
+  bool stop = false;
+};
+
+/// A profile that another process asks for (hasten trace).
+struct TraceWish {
+  uint32_t number = 0;
+  int64_t steps = 1;
+  bool with_shapes = false;
+  std::string folder = {};
+};
+
 /// A record's place in the ring.
 struct Ticket {
   uint64_t sequence = 0;  ///< 0: nothing is recorded
@@ -104,9 +124,20 @@ class Recorder {
   void set_epoch(int64_t epoch) noexcept;
   void set_batch(int64_t batch) noexcept;
   void set_loss(double loss) noexcept;
-  /// The first value that is not finite: "loss", a parameter's name.
-  void set_bad(const std::string& name) noexcept;
-  void clear_bad() noexcept;
+  /// The first value that is not finite: "loss", "gradient of fc.weight". Later ones are not written down.
+  void set_bad(BadValue kind, const std::string& name) noexcept;
+  /// Values of this kind are finite again.
+  void clear_bad(BadValue kind) noexcept;
+
+  /// Set by the Accelerator for this process's other parts.
+  void set_value_checks(const ValueChecks& checks) noexcept;
+  bool stops_on_bad_values() const noexcept { return stops_.load(kRelaxed); }
+  /// Returns true in a step whose gradients are looked at.
+  bool checks_gradients() const noexcept;
+
+  /// Returns a wish that came since the last call. Cheap, for a look each step.
+  std::optional<TraceWish> new_wish() noexcept;
+  void answer_wish(WishState state, const std::string& words = "") noexcept;
   void set_state(PageState state) noexcept;
 
  private:
@@ -137,6 +168,10 @@ class Recorder {
   std::array<Known, kNumKeys> known_;
   std::array<Messages, kNumKeys> messages_;
   std::map<std::string, uint64_t> occurrences_;  // of names of groups
+  std::atomic<uint32_t> bad_kind_{0};
+  std::atomic<int64_t> gradients_every_{0};
+  std::atomic<bool> stops_{false};
+  std::atomic<uint32_t> seen_wish_{0};
 };
 
 /// A call that was posted. Ends it when it goes away, unless its ticket was taken.

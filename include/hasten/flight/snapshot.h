@@ -70,9 +70,12 @@ struct RankState {
   std::vector<double> step_times_s = {};  ///< of the last steps, oldest first
   double last_step_s = 0;                 ///< 0: none yet
   double waited_s = 0;                    ///< in collectives, in all
+  double delayed_s = 0;                   ///< its main thread wanted a core and had none, in all
+  double read_at_s = 0;                   ///< the moment of reading, by the host's clock
   std::map<std::string, double> phase_times_s = {};
   std::optional<double> loss = {};
   int64_t bad_step = 0;  ///< 0: all values were finite
+  int64_t bad_epoch = 0, bad_batch = 0;
   std::string bad_value = {};
   std::vector<GroupState> groups = {};
   std::vector<CallState> calls = {};  ///< oldest first

@@ -1,7 +1,8 @@
 // Watcher: the thread of a rank that answers questions about it, and looks after the ranks of its host.
 //
 // It wakes each second. Of the ranks on a host the lowest one with a fresh heartbeat looks. So the death, stop or full
-// pipe of one rank does not silence the report.
+// pipe of one rank does not silence the report. In a run of several hosts the lowest of their lookers compares
+// (hosts.h).
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "hasten/flight/diagnose.h"
+#include "hasten/flight/hosts.h"
 #include "hasten/flight/recorder.h"
 
 namespace hasten::flight {
@@ -21,6 +23,9 @@ struct WatchOptions {
   int stack_signal = 0;
   /// Takes each box and line besides standard error, on the watch thread.
   std::function<void(const std::string& words)> on_report = {};
+  /// Opens the way to the lookers of other hosts, on the watch thread of a looker. Empty, or if it throws: the ranks
+  /// of this host are compared alone.
+  std::function<std::unique_ptr<HostLink>()> connect_hosts = {};
 };
 
 class Watcher {

@@ -149,12 +149,14 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
     throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "'", name, "' has a gradient in step ",
                      num_steps_ + 1, ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
   }
+  gradient_check_.take(name, gradient);
   if (!place) return;
   buckets_[place->bucket]->take(place->index, in_factor(), context_.is_open() ? at::Tensor() : arrived);
   if (!options_.delay_allreduce) launch_ready();
 }
 
 void Reducer::begin() {
+  gradient_check_.begin();
   next_bucket_ = 0;
   if (next_order_) build(*std::exchange(next_order_, std::nullopt));
   for (const auto& bucket : buckets_) bucket->begin_step();
@@ -247,9 +249,8 @@ std::optional<double> Reducer::out_factor() {
   }
   if (!window_.weight()) return factor;
   const auto divisor = window_.settle(tail[kWeight]);
-  if (!divisor) return factor;
-  if (*divisor == 0) return std::nullopt;
-  return factor / *divisor;
+  if (divisor && *divisor == 0) return std::nullopt;
+  return divisor ? factor / *divisor : factor;
 }
 
 void Reducer::learn_order(const std::vector<size_t>& unused) {
@@ -258,8 +259,7 @@ void Reducer::learn_order(const std::vector<size_t>& unused) {
   for (size_t i = parameters_.names.size(); i-- > 0;) {
     if (!listed[i]) arrived_.push_back(i);
   }
-  std::vector<int64_t> numbers(arrived_.begin(), arrived_.end());
-  at::Tensor order = torch::tensor(numbers, at::kLong);
+  at::Tensor order = torch::tensor(std::vector<int64_t>(arrived_.begin(), arrived_.end()), at::kLong);
   broadcast_tensors({order}, group_);
   const auto leave_out = [&](int64_t i) {
     return parameters_.sparse[i] ||

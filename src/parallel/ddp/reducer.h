@@ -19,6 +19,7 @@
 #include "hasten/parallel/ddp/ddp_options.h"
 #include "parallel/ddp/bucket.h"
 #include "parallel/ddp/context_gradients.h"
+#include "parallel/ddp/gradient_check.h"
 #include "parallel/parameters/parameter_set.h"
 
 namespace hasten::parallel {
@@ -75,6 +76,7 @@ class Reducer {
   const ExchangeSettings& settings_;
   std::function<void(bool)> check_;
   Logger logger_;
+  GradientCheck gradient_check_{flight::process_recorder(), Origin{"ddp", group_.rank(), group_.world_size()}};
 
   /// Open in a pass of distributed autograd.
   ContextGradients context_;

@@ -2,6 +2,7 @@
 #include "hasten/data/loader/detail/epoch_pipeline.h"
 
 #include "data/loader/detail/fetch_queue.h"
+#include "data/loader/detail/recorded_epoch.h"
 #include "hasten/flight/recorder.h"
 
 namespace hasten::data::detail {
@@ -47,6 +48,7 @@ void EpochPipeline::advance() {
     throw;
   }
   if (!batch_) close();
+  if (batch_) record_batch();
   if (batch_ && stages_.gradient_state) {
     stages_.gradient_state->loaders().count(static_cast<int64_t>(given_.num_local_valid),
                                             std::chrono::steady_clock::now() - asked);

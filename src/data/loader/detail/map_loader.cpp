@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "data/loader/detail/recorded_epoch.h"
 #include "data/loader/detail/worker_pool.h"
 #include "hasten/core/error.h"
 #include "hasten/data/sampler/worker_random.h"
@@ -53,6 +54,7 @@ std::shared_ptr<EpochPipeline> MapLoader::begin(size_t skip) {
   synchronize_generators();
   EpochStart start = epochs_.begin();
   set_epoch(start.epoch);
+  record_epoch(start.epoch);
   if (start.position > 0) {
     skip = 0;  // it was skipped before the state was taken
   } else if (source_.seekable() && !source_.sampler().traits().gives_batches) {

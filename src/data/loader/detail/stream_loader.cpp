@@ -9,6 +9,7 @@
 #include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/dispatch.h"
 #include "data/loader/detail/read_ahead.h"
+#include "data/loader/detail/recorded_epoch.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -79,6 +80,7 @@ std::shared_ptr<EpochPipeline> StreamLoader::begin(size_t skip) {
   synchronize_generators();
   const EpochStart start = epochs_.begin();
   stream_->set_epoch(start.epoch);
+  record_epoch(start.epoch);
   const size_t to_skip = start.position > 0 ? 0 : skip;
   auto pass = std::make_shared<EpochPipeline>(dispatches() ? dispatched_stages(to_skip, start.position)
                                                            : sharded_stages(to_skip, start.position));
