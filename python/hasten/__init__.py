@@ -8,6 +8,8 @@ import importlib
 # Public names, and the modules that hold them.
 _WHERE = {
     "CommError": "errors", "DataError": "errors", "Error": "errors", "InternalError": "errors", "UsageError": "errors",
+    "Tracker": "tracking",
+    "load": "checkpoint", "save": "checkpoint",
 }
 
 __all__ = sorted(_WHERE)
