@@ -5,7 +5,6 @@
 
 #include <torch/types.h>
 
-#include <array>
 #include <complex>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/files/folders/open_source.h"
 #include "python/bindings.h"
@@ -20,7 +20,6 @@
 namespace hasten::python {
 namespace {
 
-using files::Dtype;
 using files::PythonStorage;
 using files::PythonTensor;
 using files::PythonValue;
@@ -28,58 +27,13 @@ using Kind = PythonValue::Kind;
 
 constexpr Origin kOrigin{"checkpoint"};
 
-constexpr std::array<std::pair<Dtype, at::ScalarType>, 21> kDtypes = {{
-    {Dtype::kBool, at::kBool},
-    {Dtype::kUInt8, at::kByte},
-    {Dtype::kInt8, at::kChar},
-    {Dtype::kUInt16, at::kUInt16},
-    {Dtype::kInt16, at::kShort},
-    {Dtype::kUInt32, at::kUInt32},
-    {Dtype::kInt32, at::kInt},
-    {Dtype::kUInt64, at::kUInt64},
-    {Dtype::kInt64, at::kLong},
-    {Dtype::kFloat16, at::kHalf},
-    {Dtype::kBFloat16, at::kBFloat16},
-    {Dtype::kFloat32, at::kFloat},
-    {Dtype::kFloat64, at::kDouble},
-    {Dtype::kComplex32, at::kComplexHalf},
-    {Dtype::kComplex64, at::kComplexFloat},
-    {Dtype::kComplex128, at::kComplexDouble},
-    {Dtype::kFloat8E4M3Fn, at::kFloat8_e4m3fn},
-    {Dtype::kFloat8E5M2, at::kFloat8_e5m2},
-    {Dtype::kFloat8E4M3Fnuz, at::kFloat8_e4m3fnuz},
-    {Dtype::kFloat8E5M2Fnuz, at::kFloat8_e5m2fnuz},
-    {Dtype::kFloat8E8M0Fnu, at::kFloat8_e8m0fnu},
-}};
-
-at::ScalarType scalar_type_of(Dtype dtype, const std::string& where) {
-  for (const auto& [in_file, in_torch] : kDtypes) {
-    if (in_file == dtype) return in_torch;
-  }
-  throw UsageError(kOrigin, where, " is ", files::torch_name(dtype), ", which is not read into tensors here.");
-}
-
-Dtype dtype_of(at::ScalarType dtype, const std::string& where) {
-  for (const auto& [in_file, in_torch] : kDtypes) {
-    if (in_torch == dtype) return in_file;
-  }
-  throw UsageError(kOrigin, where, " is ", dtype, ", which torch.save's form has no storage for. Convert it first.");
-}
-
 // ---- From a file.
 
 at::Tensor read(const PythonTensor& tensor) {
-  if (tensor.is_sparse()) {
-    return at::sparse_coo_tensor(read(*tensor.indices), read(*tensor.values), tensor.shape);
-  }
-  const auto options = at::TensorOptions().dtype(scalar_type_of(tensor.dtype, "a tensor of the file"));
-  if (tensor.is_meta()) return at::empty(tensor.shape, options.device(at::kMeta));
-  const at::Tensor result = at::empty(tensor.shape, options);
-  files::read_tensor(tensor, files::whole_box(tensor.shape), result.data_ptr());
-  return result;
+  if (!tensor.is_meta()) return checkpoint::tensor_of(tensor);
+  const auto options = at::TensorOptions().dtype(checkpoint::torch_dtype(tensor.dtype));
+  return at::empty(tensor.shape, options.device(at::kMeta));
 }
-
-py::object to_python(const PythonValue& value);
 
 py::list list_of(const PythonValue::Items& items) {
   py::list list;
@@ -116,6 +70,8 @@ py::object int_of(const PythonValue& value) {
   if (!value.is_big_int()) return py::int_(value.as_int());
   return py::reinterpret_steal<py::object>(PyLong_FromString(value.int_text().c_str(), nullptr, 10));
 }
+
+}  // namespace
 
 py::object to_python(const PythonValue& value) {
   const auto torch = [](const char* name) { return py::module_::import("torch").attr(name); };
@@ -169,6 +125,8 @@ py::object to_python(const PythonValue& value) {
   throw InternalError(kOrigin, "a value of kind ", static_cast<int>(value.kind()), " has no form in Python.");
 }
 
+namespace {
+
 // ---- To a file.
 
 /// A value as it is to be written, with copies of the tensors' bytes or the tensors themselves.
@@ -176,6 +134,7 @@ class Snapshot {
  public:
   Snapshot(py::handle value, bool copies) : copies_(copies), value_(from_python(value, "state")) {}
 
+  const PythonValue& value() const noexcept { return value_; }
   void write(const std::string& path) const { files::save_python_file(files::real_disk(), path, value_); }
 
  private:
@@ -183,7 +142,7 @@ class Snapshot {
   PythonValue items(Kind kind, py::handle value, const std::string& where);
   PythonValue pairs(Kind kind, py::handle value, const std::string& where);
   PythonValue tensor(py::handle value, const std::string& where);
-  std::shared_ptr<PythonStorage> storage_of(const at::Tensor& tensor, const std::string& where);
+  std::shared_ptr<PythonStorage> storage_of(const at::Tensor& tensor);
 
   const bool copies_;
   /// By the storage in memory, so that tensors which share one share it in the file.
@@ -207,14 +166,14 @@ PythonValue Snapshot::pairs(Kind kind, py::handle value, const std::string& wher
   return PythonValue::pairs_of(kind, std::move(list));
 }
 
-std::shared_ptr<PythonStorage> Snapshot::storage_of(const at::Tensor& tensor, const std::string& where) {
+std::shared_ptr<PythonStorage> Snapshot::storage_of(const at::Tensor& tensor) {
   auto& known = storages_[tensor.storage().unsafeGetStorageImpl()];
   if (known) return known;
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
   const auto whole = at::empty({0}, at::kByte).set_(tensor.storage(), 0, {bytes}, {1});
   const auto owner = std::make_shared<at::Tensor>(copies_ ? whole.clone() : whole);
   known = std::make_shared<PythonStorage>(PythonStorage{.key = std::to_string(storages_.size() - 1),
-                                                        .dtype = dtype_of(tensor.scalar_type(), where),
+                                                        .dtype = checkpoint::file_dtype(tensor.scalar_type()),
                                                         .bytes = bytes,
                                                         .data = static_cast<const char*>(owner->const_data_ptr()),
                                                         .owner = owner});
@@ -240,8 +199,8 @@ PythonValue Snapshot::tensor(py::handle value, const std::string& where) {
   if (!plain.is_cpu()) plain = plain.cpu();
   plain = plain.resolve_conj().resolve_neg();
   PythonTensor result;
-  result.storage = storage_of(plain, where);
-  result.dtype = dtype_of(plain.scalar_type(), where);
+  result.storage = storage_of(plain);
+  result.dtype = checkpoint::file_dtype(plain.scalar_type());
   result.shape = plain.sizes().vec();
   result.stride = plain.strides().vec();
   result.offset = plain.storage_offset();
@@ -304,7 +263,7 @@ py::dict load_tensors(const std::string& path, const std::string& form) {
   const auto source = files::open_source(path, {.form = form});
   for (const std::string& name : source->names()) {
     const auto& info = source->info(name);
-    const at::Tensor tensor = at::empty(info.shape, scalar_type_of(info.dtype, name));
+    const at::Tensor tensor = at::empty(info.shape, checkpoint::torch_dtype(info.dtype));
     {
       const WithoutGil no_gil;
       source->read_all(name, tensor.data_ptr());
@@ -315,6 +274,10 @@ py::dict load_tensors(const std::string& path, const std::string& form) {
 }
 
 }  // namespace
+
+files::PythonValue from_python(py::handle object, bool copies) {
+  return Snapshot(object, copies).value();
+}
 
 void bind_files(py::module_& module) {
   py::class_<Snapshot>(module, "Snapshot")

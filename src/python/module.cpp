@@ -12,4 +12,6 @@ PYBIND11_MODULE(_engine, module) {
   hasten::python::bind_group(module);
   hasten::python::bind_files(module);
   hasten::python::bind_tracking(module);
+  hasten::python::bind_data(module);
+  hasten::python::bind_trainer(module);
 }

@@ -14,28 +14,6 @@ namespace {
 
 using tracking::Trackers;
 
-core::Value setting_of(py::handle value, const std::string& where) {
-  if (value.is_none()) return nullptr;
-  if (PyBool_Check(value.ptr())) return value.cast<bool>();
-  if (PyLong_Check(value.ptr())) return value.cast<int64_t>();
-  if (PyFloat_Check(value.ptr())) return value.cast<double>();
-  if (PyUnicode_Check(value.ptr())) return value.cast<std::string>();
-  if (py::isinstance<py::dict>(value)) {
-    auto map = core::Value::map();
-    for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(value)) {
-      const std::string name = py::str(key);
-      map[name] = setting_of(item, where + "." + name);
-    }
-    return map;
-  }
-  if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
-    auto list = core::Value::list();
-    for (const py::handle item : value) list.push_back(setting_of(item, where));
-    return list;
-  }
-  return std::string(py::str(value));
-}
-
 tracking::Values values_of(const py::dict& values);
 
 // A number, a text, a group, or whatever has item(), as tensors and numpy's numbers have.
@@ -85,8 +63,8 @@ void bind_tracking(py::module_& module) {
            py::arg("run_key"))
       .def("init",
            [](Trackers& trackers, const std::string& project, const py::dict& config, const py::dict& init_kwargs) {
-             const tracking::Config settings(setting_of(config, "config"));
-             const tracking::Config options(setting_of(init_kwargs, "init_kwargs"));
+             const tracking::Config settings(plain_value(config, "config"));
+             const tracking::Config options(plain_value(init_kwargs, "init_kwargs"));
              const WithoutGil no_gil;
              trackers.init(project, settings, options);
            })
