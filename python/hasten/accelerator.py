@@ -117,7 +117,8 @@ class Accelerator(accelerate.Accelerator):
         """Accelerate's folder, or with background=True or layout="hasten" one of the engine's, which appears whole.
 
         background: returns once the state is copied; wait() of the result returns when the folder is there. The folder holds
-        models, optimizers, schedulers, positions of loaders, random states and registered objects. load_state reads both.
+        models, optimizers with a twin, schedulers, torch's random states and registered objects, for any number of ranks.
+        load_state reads both. Collective.
         """
         if layout not in (None, "accelerate", "hasten"):
             raise UsageError(f"[python] Accelerator.save_state(layout={layout!r}): it can be accelerate or hasten.")
@@ -154,7 +155,12 @@ class Accelerator(accelerate.Accelerator):
         state = {"step": self.step}
         for name, objects in (("schedulers", self._schedulers), ("objects", self._custom_objects)):
             state[name] = {str(i): _plain(each.state_dict()) for i, each in enumerate(objects)}
+        state["options"] = {str(i): _plain(twin.options(plain)) for i, (plain, twin) in enumerate(self._twins())}
         return state
+
+    def _twins(self):
+        plain = [prepared.optimizer for prepared in self._optimizers]
+        return [(each, each._hasten_twin) for each in plain if hasattr(each, "_hasten_twin")]
 
     def _load_python_state(self, state):
         self.step = state["step"]
@@ -165,6 +171,8 @@ class Accelerator(accelerate.Accelerator):
                                  "prepared or registered. Prepare and register the same ones.")
             for i, each in enumerate(objects):
                 each.load_state_dict(saved[str(i)])
+        for i, (plain, twin) in enumerate(self._twins()):
+            twin.load_options(plain, state["options"][str(i)])
 
 
 def _plain(value):

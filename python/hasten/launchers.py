@@ -155,7 +155,7 @@ def notebook_launcher(function, args=(), num_processes=2, *, start_method=None):
         reader, writer = os.pipe()
         receive, send = context.Pipe(duplex=False)
         with os.fdopen(writer, "w") as output:
-            process = context.Process(target=_run, args=(packed, _Descriptor(output.fileno(), method), send, variables))
+            process = context.Process(target=_run, args=(packed, _Descriptor(output.fileno()), send, variables))
             process.start()
         send.close()
         threads.append(threading.Thread(target=_show, args=(rank, reader)))

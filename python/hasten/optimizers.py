@@ -55,6 +55,16 @@ class _Twin:
         self.num_parameters = [len(group["params"]) for group in optimizer.param_groups]
         self.engine = engine().Twin(trainer, kind, _for_engine(optimizer, self.seen))
 
+    def options(self, optimizer):
+        """Learning rates and the like by group, as a state holds them."""
+        return _options(optimizer)
+
+    def load_options(self, optimizer, saved):
+        for group, options in zip(optimizer.param_groups, saved):
+            group.update({name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+        self.seen = None
+        self.follow(optimizer)
+
     def follow(self, optimizer):
         from hasten.errors import UsageError
 

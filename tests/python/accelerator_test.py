@@ -29,7 +29,8 @@ LOOP = """
         for (batch,) in loader:
             with accelerator.accumulate(net):
                 accelerator.backward(net(batch).square().mean())
-                accelerator.clip_grad_norm_(net.parameters(), 1.0)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(net.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
