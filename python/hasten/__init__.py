@@ -8,7 +8,7 @@ import importlib
 # Public names, and the modules that hold them.
 _WHERE = {
     "CommError": "errors", "DataError": "errors", "Error": "errors", "InternalError": "errors", "UsageError": "errors",
-    "Accelerator": "accelerator", "Tracker": "tracking",
+    "Accelerator": "accelerator", "JournalTracker": "accelerator", "Tracker": "tracking",
     "backward": "distributing", "clip_grad_norm_": "distributing", "clip_grad_value_": "distributing", "distribute": "distributing",
     "local_sgd": "distributing", "no_sync": "distributing",
     "load": "checkpoint", "save": "checkpoint",

@@ -12,9 +12,10 @@ except ImportError as error:
     raise ImportError("hasten.Accelerator is a subclass of Accelerate's, which is not here: pip install 'accelerate>=1.10,<2'. "
                       "hasten.distribute does without it.") from error
 import torch
+from accelerate.tracking import GeneralTracker
 from accelerate.utils import DistributedType
 
-from hasten import distributing, optimizers
+from hasten import distributing, optimizers, tracking
 from hasten.errors import UsageError
 
 _MANIFEST = "manifest.json"
@@ -173,6 +174,41 @@ class Accelerator(accelerate.Accelerator):
                 each.load_state_dict(saved[str(i)])
         for i, (plain, twin) in enumerate(self._twins()):
             twin.load_options(plain, state["options"][str(i)])
+
+
+class JournalTracker(GeneralTracker):
+    """hasten.Tracker for Accelerate's log_with: Accelerator(log_with=JournalTracker(["tensorboard"], "runs", project="mnist")).
+
+    Takes hasten.Tracker's arguments; the config is that of init_trackers.
+    """
+
+    name, requires_logging_directory, main_process_only = "hasten", False, True
+
+    def __init__(self, log_with, folder="runs", *, project="run", init_kwargs=None):
+        super().__init__()
+        self._make = lambda config: tracking.Tracker(log_with, folder, project=project, config=config, init_kwargs=init_kwargs)
+        self._tracker = None
+
+    @property
+    def tracker(self):
+        """The hasten.Tracker; made by the first value, or by init_trackers with a config."""
+        if self._tracker is None:
+            self._tracker = self._make(None)
+        return self._tracker
+
+    def start(self):
+        pass
+
+    def store_init_configuration(self, values):
+        if self._tracker is None:
+            self._tracker = self._make(dict(values))
+
+    def log(self, values, step=None, **_):
+        self.tracker.log(values, step)
+
+    def finish(self):
+        if self._tracker is not None:
+            self._tracker.finish()
 
 
 def _plain(value):

@@ -38,13 +38,13 @@ BatchShard make_shard(const BatchShardOptions& options, py::function source, siz
 }  // namespace
 
 void bind_data(py::module_& module) {
-  py::class_<BatchShardOptions>(module, "ShardOfBatches")
+  py::class_<BatchShardOptions>(module, "ShardOfBatches", py::module_local())
       .def(py::init(&shard_of), py::arg("rank"), py::arg("world_size"), py::arg("batch_size"), py::arg("split_batches"),
            py::arg("even_batches"), py::arg("drop_last"))
       .def("length", [](const BatchShardOptions& self, size_t num_batches, size_t last_size) {
         return data::shard_length(num_batches, last_size, self);
       });
-  py::class_<BatchShard>(module, "BatchShard")
+  py::class_<BatchShard>(module, "BatchShard", py::module_local())
       .def(py::init(&make_shard), py::arg("options"), py::arg("source"), py::arg("position"), py::arg("head"))
       .def("next", [](BatchShard& self) -> py::object {
         const auto batch = self.next();

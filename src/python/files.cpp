@@ -280,7 +280,7 @@ files::PythonValue from_python(py::handle object, bool copies) {
 }
 
 void bind_files(py::module_& module) {
-  py::class_<Snapshot>(module, "Snapshot")
+  py::class_<Snapshot>(module, "Snapshot", py::module_local())
       .def(py::init<py::handle, bool>(), py::arg("value"), py::arg("copies"))
       .def("write", &Snapshot::write, py::call_guard<WithoutGil>());
   module.def("is_python_file", &files::PythonFile::is_python_file);

@@ -58,7 +58,7 @@ Trackers make_trackers(const std::vector<std::string>& log_with, const std::stri
 }  // namespace
 
 void bind_tracking(py::module_& module) {
-  py::class_<Trackers>(module, "Trackers")
+  py::class_<Trackers>(module, "Trackers", py::module_local())
       .def(py::init(&make_trackers), py::arg("log_with"), py::arg("folder"), py::arg("rank"), py::arg("world_size"),
            py::arg("run_key"))
       .def("init",

@@ -214,27 +214,27 @@ void bind_checkpoints(py::class_<Accelerator>& trainer) {
 }  // namespace
 
 void bind_trainer(py::module_& module) {
-  py::class_<checkpoint::Save>(module, "SaveUnderWay")
+  py::class_<checkpoint::Save>(module, "SaveUnderWay", py::module_local())
       .def_property_readonly("path", [](const checkpoint::Save& self) { return self.path(); })
       .def_property_readonly("done", [](const checkpoint::Save& self) { return self.done(); })
       .def("wait", &checkpoint::Save::wait, py::call_guard<WithoutGil>());
-  py::class_<DistributedModule>(module, "DistributedModule")
+  py::class_<DistributedModule>(module, "DistributedModule", py::module_local())
       .def(py::init<const Accelerator&, py::handle>(), py::arg("trainer"), py::arg("module"), py::keep_alive<1, 2>())
       .def("before_forward", &DistributedModule::before_forward);
-  py::class_<HeldGradients>(module, "HeldGradients")
+  py::class_<HeldGradients>(module, "HeldGradients", py::module_local())
       .def(py::init<const Accelerator&, const DistributedModule&>())
       .def("close", &HeldGradients::close);
-  py::class_<parallel::LocalSgd>(module, "LocalSgd")
+  py::class_<parallel::LocalSgd>(module, "LocalSgd", py::module_local())
       .def("step", &parallel::LocalSgd::step, py::call_guard<WithoutGil>())
       .def("finish", &parallel::LocalSgd::finish, py::call_guard<WithoutGil>());
-  py::class_<Twin>(module, "Twin")
+  py::class_<Twin>(module, "Twin", py::module_local())
       .def(py::init<const Accelerator&, const std::string&, const py::list&>(), py::keep_alive<1, 2>())
       .def("set_options", &Twin::set_options)
       .def("step", &Twin::step, py::call_guard<WithoutGil>())
       .def("zero_grad", &Twin::zero_grad, py::call_guard<WithoutGil>())
       .def("state", &Twin::state)
       .def("load_state", &Twin::load_state);
-  py::class_<Accelerator> trainer(module, "Trainer");
+  py::class_<Accelerator> trainer(module, "Trainer", py::module_local());
   trainer.def(py::init(&make_trainer))
       .def("backward", torch::wrap_pybind_function_no_gil(
                            [](const Accelerator& self, const at::Tensor& loss, std::optional<double> weight,

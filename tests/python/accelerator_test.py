@@ -82,6 +82,21 @@ def test_weights_of_losses():
     """, HASTEN_FOR_GLOO="1"))
 
 
+def test_values_of_accelerate_go_to_the_journal(tmp_path):
+    expect_success(run_ranks(1, """
+        import os, sys
+        from hasten import Accelerator, JournalTracker
+        tracker = JournalTracker("csv", sys.argv[1], project="p")
+        accelerator = Accelerator(cpu=True, log_with=tracker)
+        accelerator.init_trackers("p", config={"lr": 0.125})
+        accelerator.log({"loss": 0.5}, step=3)
+        with open(os.path.join(accelerator.get_tracker("hasten", unwrap=True).run_folder, "journal.jsonl")) as file:
+            text = file.read()
+        assert "0.125" in text and "loss" in text and "0.5" in text, text
+        accelerator.end_training()
+    """, str(tmp_path)))
+
+
 SUBCLASS = """
     import runpy, sys
     import accelerate, accelerate.accelerator, hasten
