@@ -16,9 +16,10 @@ Python_add_library(hasten_engine MODULE WITH_SOABI ${engine_sources})
 set(python_package ${PROJECT_BINARY_DIR}/python/hasten)
 set_target_properties(hasten_engine PROPERTIES OUTPUT_NAME _engine
   LIBRARY_OUTPUT_DIRECTORY ${python_package} INSTALL_RPATH "$ORIGIN/../torch/lib"
-  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON DEFINE_SYMBOL "")
 target_include_directories(hasten_engine PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(hasten_engine PRIVATE hasten_torch_flags hasten ${HASTEN_TORCH_PYTHON})
+target_link_libraries(hasten_engine PRIVATE hasten ${HASTEN_TORCH_PYTHON})
+hasten_use_torch(hasten_engine models)
 # Nothing but the module's entry is seen by other libraries of the process.
 file(WRITE ${PROJECT_BINARY_DIR}/engine.map "{ global: PyInit__engine; local: *; };\n")
 target_link_options(hasten_engine PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${PROJECT_BINARY_DIR}/engine.map)

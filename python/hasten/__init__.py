@@ -8,6 +8,13 @@ import importlib
 # Public names, and the modules that hold them.
 _WHERE = {
     "CommError": "errors", "DataError": "errors", "Error": "errors", "InternalError": "errors", "UsageError": "errors",
+    "Accelerator": "accelerator", "JournalTracker": "accelerator", "Tracker": "tracking",
+    "backward": "distributing", "clip_grad_norm_": "distributing", "clip_grad_value_": "distributing", "distribute": "distributing",
+    "local_sgd": "distributing", "no_sync": "distributing",
+    "load": "checkpoint", "save": "checkpoint",
+    "loader": "loaders",
+    "notebook_launcher": "launchers",
+    "optimizer": "optimizers",
 }
 
 __all__ = sorted(_WHERE)

@@ -9,6 +9,14 @@ namespace hasten::python {
 void bind_errors(py::module_& module);
 /// ProcessGroupHasten, create_group, fail.
 void bind_group(py::module_& module);
+/// Snapshot, load_value, load_tensors.
+void bind_files(py::module_& module);
+/// Trackers.
+void bind_tracking(py::module_& module);
+/// ShardOfBatches, BatchShard.
+void bind_data(py::module_& module);
+/// Trainer, DistributedModule, Twin.
+void bind_trainer(py::module_& module);
 
 /// While the main thread waits for other ranks, Python's signal handlers run. A handler that raises, as Ctrl-C's does,
 /// ends the wait with its exception. Called in the main thread, with the GIL.

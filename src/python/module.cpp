@@ -10,4 +10,8 @@ PYBIND11_MODULE(_engine, module) {
   module.attr("torch_version") = TORCH_VERSION;
   hasten::python::bind_errors(module);
   hasten::python::bind_group(module);
+  hasten::python::bind_files(module);
+  hasten::python::bind_tracking(module);
+  hasten::python::bind_data(module);
+  hasten::python::bind_trainer(module);
 }

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from ranks import environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -52,6 +53,15 @@ def test_an_example_reaches_its_floor(example):
     result = run([COMMAND, "launch", "-n", "2", "--for_gloo", os.path.join(EXAMPLES, example)])
     assert result.returncode == 0, result.stderr
     assert "done" in result.stdout
+
+
+@pytest.mark.parametrize("shard", ["0", "3"])
+def test_the_example_of_distribute_reaches_its_floor_and_goes_on_from_its_state(shard, tmp_path):
+    for _ in range(2):
+        result = run([COMMAND, "launch", "-n", "2", os.path.join(EXAMPLES, "distribute.py"), "--shard", shard, "--folder", str(tmp_path)])
+        assert result.returncode == 0, result.stderr
+        assert "done" in result.stdout
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["loader"]["epoch"] == 4
 
 
 def test_the_example_of_accelerate_reaches_its_floor():
