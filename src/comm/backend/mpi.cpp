@@ -213,6 +213,7 @@ class MpiBackend : public Backend {
   Started receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) override {
     return receive_from(bytes, MPI_ANY_SOURCE, tag, std::move(from));
   }
+  bool receives_from_any() const override { return true; }
 
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
