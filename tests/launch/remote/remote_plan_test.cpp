@@ -94,8 +94,8 @@ TEST(RemotePlan, AcceleratesHostfileIsForMpirun) {
 }
 
 TEST(RemotePlan, AFileThatAllMachinesReadStartsNothingWhereTheyWereStartedAlready) {
-  const Config file{.values = {{"distributed_type", {std::string("MULTI_CPU")}},
-                               {"mpirun_config", {core::Value::Map{{"mpirun_hostfile", {std::string("hosts")}}}}}}};
+  const Config file{.values = core::Value::map({{"distributed_type", "MULTI_CPU"},
+                                                {"mpirun_config", core::Value::map({{"mpirun_hostfile", "hosts"}})}})};
   const auto environment = Environment::of({});
   const LaunchSettings settings(read_command_line(launch_options(), {"-n", "8"}), &file, environment);
   const auto two = [](const std::string&) { return std::optional<std::string>("a slots=4\nb slots=4\n"); };
