@@ -21,8 +21,8 @@ TEST_F(BasicConfig, IsWrittenOnceAndReadAsAnyOther) {
   EXPECT_EQ(*written, launcher::default_config_path(environment));
   EXPECT_FALSE(again.has_value());
   const auto config = launcher::load_config(*written);
-  EXPECT_EQ(*launcher::find_value(config.values, "mixed_precision")->as<std::string>(), "bf16");
-  EXPECT_TRUE(*launcher::find_value(config.values, "use_cpu")->as<bool>());
+  EXPECT_EQ(config.values.at("mixed_precision"), "bf16");
+  EXPECT_EQ(config.values.at("use_cpu"), true);
   EXPECT_THROW(write_basic_config({.mixed_precision = "fp9", .path = folder_ / "other.json"}, environment), UsageError);
 }
 
