@@ -10,8 +10,8 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
-#include "hasten/core/strings.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 
 namespace hasten::cli {
 namespace {
