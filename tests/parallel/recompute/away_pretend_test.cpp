@@ -21,7 +21,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-struct Run {
+struct Trained {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;
   int64_t peak = 0, waits = 0, sent = 0;
@@ -35,8 +35,8 @@ torch::nn::Sequential deep_net() {
   return net;
 }
 
-Run run(const RecomputeOptions& options) {
-  Run result;
+Trained run(const RecomputeOptions& options) {
+  Trained result;
   auto net = deep_net();
   const auto x = torch::randn({128, 64}).to(kGpu);
   torch::manual_seed(9);
@@ -58,7 +58,7 @@ Run run(const RecomputeOptions& options) {
 }
 
 TEST(RecomputeAway, GradientsAreTheSameAndTheDeviceHoldsLess) {
-  const Run here = run({.enabled = true}), away = run({.enabled = true, .offload = true});
+  const Trained here = run({.enabled = true}), away = run({.enabled = true, .offload = true});
 
   EXPECT_TRUE(here.loss.cpu().equal(away.loss.cpu()));
   ASSERT_EQ(here.gradients.size(), away.gradients.size());
