@@ -19,6 +19,7 @@
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/open_source.h"
 #include "hasten/files/python/python_file.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/offload/units/device_writes.h"
 
 namespace hasten::checkpoint {
@@ -180,9 +181,11 @@ namespace {
 // As read_into; devices are written to through a ring.
 void read_by(offload::DeviceWrites& writes, const at::Tensor& target, const files::TensorSource& source,
              const std::string& name) {
-  if (target.is_cpu()) return read_into(target, source, name);
-  const at::NoGradGuard no_grad;
   const auto& info = source.info(name);
+  const bool is_plain = interception::interceptors_of(target, interception::Level::kEveryOperator).empty() &&
+                        target.sizes() == at::IntArrayRef(info.shape);
+  if (target.is_cpu() || !is_plain) return read_into(target, source, name);
+  const at::NoGradGuard no_grad;
   const at::Tensor read = at::empty(info.shape, at::TensorOptions().dtype(torch_dtype(info.dtype)));
   if (read.numel() > 0) source.read_all(name, read.mutable_data_ptr());
   if (writes.put(target, read)) {
