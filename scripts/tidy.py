@@ -69,6 +69,8 @@ GLOBAL_STATE = {
     "src/files/disk/disk.cpp": "the file system is one; the object that stands for it holds nothing",
     "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",
     "src/memory/allocator.cpp": "libtorch has one CPU allocator",
+    "src/offload/load/device_run.cpp": "where the thread's last weight has computed, as the module whose forward it is in",
+    "src/offload/units/peer_copies.cpp": "ways between the devices of a process, which are tried once",
     "src/offload/hooks/hook_site.cpp": "the module whose forward the thread is in",
     "src/offload/hooks/script_hooks.cpp": "a class of TorchScript is one for all scripts of the process that have it",
     "src/offload/units/named_memory.cpp": "the handler of SIGSEGV is one for the process",

@@ -91,6 +91,7 @@ struct MixedPrecision::Fp8Windows : training::StepPolicy {
       const auto own = hook.lock()->fp8->scales();
       all.insert(all.end(), own.begin(), own.end());
     }
+    precision::collect_amax(all);
     auto amax = at::zeros({static_cast<int64_t>(all.size()), 3});
     auto* values = amax.mutable_data_ptr<float>();
     for (size_t i = 0; i < all.size(); ++i) {

@@ -20,6 +20,8 @@
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/open_source.h"
 #include "hasten/files/python/python_file.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/offload/units/device_writes.h"
 #include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
@@ -187,6 +189,24 @@ void read_into(const at::Tensor& target, const files::TensorSource& source, cons
 
 namespace {
 
+// As read_into; devices are written to through a ring.
+void read_by(offload::DeviceWrites& writes, const at::Tensor& target, const files::TensorSource& source,
+             const std::string& name) {
+  const auto& info = source.info(name);
+  const bool is_plain = interception::interceptors_of(target, interception::Level::kEveryOperator).empty() &&
+                        target.sizes() == at::IntArrayRef(info.shape);
+  if (target.is_cpu() || !is_plain) return read_into(target, source, name);
+  const at::NoGradGuard no_grad;
+  const at::Tensor read = at::empty(info.shape, at::TensorOptions().dtype(torch_dtype(info.dtype)));
+  if (read.numel() > 0) source.read_all(name, read.mutable_data_ptr());
+  if (writes.put(target, read)) {
+    compat::bump_version(target);
+    compat::notify_changed(target);
+  } else {
+    target.detach().copy_(read);
+  }
+}
+
 void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& match, const files::TensorSource& source,
                    const comm::Group& share) {
   SourceReader reader(source);
@@ -215,7 +235,9 @@ WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource&
   if (options.share != nullptr && options.share->world_size() > 1) {
     read_together(now, match, source, *options.share);
   } else {
-    for (const auto& [index, name] : match.pairs) read_into(now[index].tensor, source, name);
+    offload::DeviceWrites writes;
+    for (const auto& [index, name] : match.pairs) read_by(writes, now[index].tensor, source, name);
+    writes.finish();
   }
   return {match.missing, match.unexpected, source.remarks()};
 }

@@ -65,8 +65,13 @@ void RunReader::into(const at::Tensor& target, const std::string& name, bool thr
       *read = empty_of(own, own.shape);
       return read->mutable_data_ptr();
     };
-    out.end = [read, plain] {
-      plain.copy_(*read);
+    out.end = [read, plain, target, writes = through_copy ? nullptr : writes_] {
+      if (writes && writes->put(target, *read)) {
+        compat::bump_version(target);
+        compat::notify_changed(target);
+      } else {
+        plain.copy_(*read);
+      }
       *read = at::Tensor();
     };
   }
@@ -179,6 +184,7 @@ void RunReader::read(const comm::Group* share) {
   std::vector<std::string> damaged;
   run(shared_, share, damaged);
   run(own_, nullptr, damaged);
+  writes_->finish();
   shared_.clear();
   own_.clear();
   if (damaged.empty()) return;

@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "hasten/checkpoint/options.h"
 #include "hasten/files/folders/bulk_read.h"
+#include "hasten/offload/units/device_writes.h"
 
 namespace hasten::comm {
 class Group;
@@ -63,6 +65,7 @@ class RunReader {
   bool verify_;
   std::vector<files::BulkTarget> shared_ = {}, own_ = {};
   std::map<std::string, at::Tensor> made_ = {};
+  std::shared_ptr<offload::DeviceWrites> writes_ = std::make_shared<offload::DeviceWrites>();
   mutable std::map<std::string, const files::TensorInfo*, std::less<>> infos_ = {};
   uint64_t bytes_read_ = 0;
 };

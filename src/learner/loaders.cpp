@@ -1,6 +1,8 @@
 // See loaders.h, and what batches and models need at run time.
 #include "hasten/learner/loaders.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include "hasten/core/number.h"
 #include "hasten/data/sampler/permutation.h"
 #include "hasten/learner/model.h"
@@ -38,13 +40,27 @@ data::LoaderState state_of(const core::Value& value) {
   return state;
 }
 
+// A copy from pinned memory makes the host wait for nothing: the device's stream comes to it in its turn.
 void move_to(c10::Device device, Batch& batch) {
   for (auto* tensors : {&batch.inputs, &batch.targets}) {
-    for (auto& tensor : *tensors) tensor = tensor.to(device);
+    for (auto& tensor : *tensors) {
+      const bool goes_by_itself = !device.is_cpu() && tensor.is_cpu() && tensor.is_pinned();
+      tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/goes_by_itself);
+    }
   }
 }
 
 namespace {
+
+// Gives the batch pinned memory, once, if the device copies from it. MPS shares its memory with the host.
+void pin(c10::Device device, Batch& batch) {
+  if (!at::accelerator::isAcceleratorExcluded(device.type(), at::kMPS)) return;
+  for (auto* tensors : {&batch.inputs, &batch.targets}) {
+    for (auto& tensor : *tensors) {
+      if (tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized()) tensor = tensor.pin_memory();
+    }
+  }
+}
 
 // Which of the batches a rank takes.
 struct BatchShare {
@@ -65,7 +81,9 @@ class PreparedBatches final : public PreparedLoader {
     if (position_ >= size()) return false;
     const size_t at = share_.order == LoaderOrder::kBlocks ? share_.rank * size() + position_
                                                            : position_ * share_.world + share_.rank;
-    batch = batches_[seed_ ? data::KeyedPermutation(batches_.size(), *seed_, epoch_)[at] : at];
+    Batch& kept = batches_[seed_ ? data::KeyedPermutation(batches_.size(), *seed_, epoch_)[at] : at];
+    pin(device_, kept);
+    batch = kept;
     ++position_;
     move_to(device_, batch);
     return true;

@@ -133,6 +133,7 @@ void Plugins::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) 
         "which load on any number of ranks");
   }
   if (fsdp_->activation_checkpointing_offload) {
+    options.recompute.offload = true;
     fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
   }
 }
@@ -200,6 +201,7 @@ void Plugins::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions&
   if (resolved.on("dataloader_drop_last")) options.loader.drop_last = true;
   if (resolved.is_given("activation_checkpointing.number_checkpoints"))
     options.recompute.num_regions = resolved.count("activation_checkpointing.number_checkpoints");
+  if (resolved.on("activation_checkpointing.cpu_checkpointing")) options.recompute.offload = true;
   const auto buffers = dtype_of(resolved.text("data_types.buffer_dtype"));
   if (buffers && !options.precision.buffers.dtype) options.precision.buffers.dtype = buffers;
   if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) {

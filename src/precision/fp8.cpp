@@ -5,13 +5,17 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/exp2.h>
 #include <ATen/ops/floor.h>
+#include <ATen/ops/fmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/log2.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "hasten/core/error.h"
 
@@ -71,8 +75,27 @@ Formats formats_of(const Fp8Options& options) {
   return {};
 }
 
-Quantized delayed(const at::Tensor& matrix, Fp8Format format, const DelayedScale& state, float& amax) {
-  amax = std::max(amax, matrix.numel() == 0 ? 0.0F : matrix.abs().max().item<float>());
+// Which of a layer's tensors, by its place in device_amax.
+enum class Seen { kInput, kWeight, kGradient };
+
+// A device's magnitudes stay there until the window ends. fmax passes NaN over, as std::max does.
+void note_amax(const at::Tensor& matrix, DelayedScales& scales, Seen seen) {
+  if (matrix.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor largest_here = matrix.abs().max();
+  if (matrix.is_cpu()) {
+    float& amax = seen == Seen::kInput    ? scales.input_amax
+                  : seen == Seen::kWeight ? scales.weight_amax
+                                          : scales.gradient_amax;
+    amax = std::max(amax, largest_here.item<float>());
+    return;
+  }
+  if (!scales.device_amax.defined()) scales.device_amax = at::zeros({3}, matrix.options().dtype(at::kFloat));
+  const at::Tensor place = scales.device_amax.select(0, static_cast<int64_t>(seen));
+  place.copy_(at::fmax(place, largest_here.to(at::kFloat)));
+}
+
+Quantized delayed(const at::Tensor& matrix, Fp8Format format, const DelayedScale& state) {
   return quantized(matrix, at::full({}, state.scale, matrix.options().dtype(at::kFloat)), format);
 }
 
@@ -87,8 +110,9 @@ at::Tensor forward_product(const at::Tensor& x, const at::Tensor& weight, const 
   }
   if (options.recipe == Fp8Recipe::kDelayed) {
     if (options.override_fprop) return x.mm(weight.to(dtype).t());
-    return scaled_mm(delayed(x, format, scales->input, scales->input_amax),
-                     delayed(weight.t(), format, scales->weight, scales->weight_amax), dtype, true);
+    note_amax(x, *scales, Seen::kInput);
+    note_amax(weight, *scales, Seen::kWeight);
+    return scaled_mm(delayed(x, format, scales->input), delayed(weight.t(), format, scales->weight), dtype, true);
   }
   return scaled_mm(quantize_rowwise(x, 1, format, true), quantize_rowwise(weight.t(), 0, format, true), dtype, true);
 }
@@ -116,9 +140,9 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
       break;
   }
   if (options.override_dgrad) return gradient.mm(weight.to(dtype));
-  float unused = 0;
-  return scaled_mm(delayed(gradient, backward, scales->gradient, scales->gradient_amax),
-                   delayed(weight, forward, scales->weight, unused), dtype, false);
+  note_amax(gradient, *scales, Seen::kGradient);
+  return scaled_mm(delayed(gradient, backward, scales->gradient), delayed(weight, forward, scales->weight), dtype,
+                   false);
 }
 
 at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const Fp8Options& options,
@@ -138,9 +162,8 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, cons
       break;
   }
   if (options.override_wgrad) return gradient.t().mm(x.to(dtype));
-  float unused = 0;
-  return scaled_mm(delayed(gradient.t(), backward, scales->gradient, scales->gradient_amax),
-                   delayed(x, forward, scales->input, unused), dtype, false);
+  note_amax(gradient, *scales, Seen::kGradient);
+  return scaled_mm(delayed(gradient.t(), backward, scales->gradient), delayed(x, forward, scales->input), dtype, false);
 }
 
 // The node keeps its own copy of the options: the caller's may be gone by the backward.
@@ -188,7 +211,26 @@ at::Tensor scaled_mm(const Quantized& a, const Quantized& b, at::ScalarType dtyp
   return (product * a.scale.reciprocal() * b.scale.reciprocal()).to(dtype);
 }
 
+void collect_amax(const std::vector<DelayedScales*>& scales) {
+  std::map<std::string, std::vector<DelayedScales*>> by_device;
+  for (auto* each : scales) {
+    if (each->device_amax.defined()) by_device[each->device_amax.device().str()].push_back(each);
+  }
+  for (const auto& [device, layers] : by_device) {
+    std::vector<at::Tensor> seen;
+    for (auto* layer : layers) seen.push_back(std::exchange(layer->device_amax, at::Tensor()));
+    const at::Tensor values = at::stack(seen).cpu();
+    const auto* amax = values.const_data_ptr<float>();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      layers[i]->input_amax = std::max(layers[i]->input_amax, amax[3 * i]);
+      layers[i]->weight_amax = std::max(layers[i]->weight_amax, amax[3 * i + 1]);
+      layers[i]->gradient_amax = std::max(layers[i]->gradient_amax, amax[3 * i + 2]);
+    }
+  }
+}
+
 void DelayedScales::end_window(const Fp8Options& options) {
+  collect_amax({this});
   const auto [forward, backward] = formats_of(options);
   const auto of = [&options](Fp8Format format) {
     return DelayedScalingOptions{.format = format,

@@ -30,5 +30,22 @@ TEST_F(LearnerGpu, AFitTrainsOnTheGpu) {
   EXPECT_FALSE(testing::values_of(net->parameters())[0].equal(before[0]));
 }
 
+TEST_F(LearnerGpu, BatchesInMemoryArePinnedOnceAndSentWithoutAWait) {
+  if (!testing::is_pretend()) GTEST_SKIP() << "copies are counted on the pretend device";
+  const testing::SmallData data(64);
+  Loaders loaders;
+  loaders.train = std::vector<Batch>(4, Batch{{data.x}, {data.y}});
+  loaders.loss = cross_entropy();
+  auto net = testing::small_net();
+  Learner learn(loaders, net.ptr(), LearnerOptions{});
+  learn.fit(1, 1e-2);
+
+  const auto* counts = testing::pretend::counts();
+  const auto late = counts->late_copies;
+  learn.fit(1, 1e-2);
+
+  EXPECT_GE(counts->late_copies - late, 8);
+}
+
 }  // namespace
 }  // namespace hasten::learner

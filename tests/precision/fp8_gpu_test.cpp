@@ -29,5 +29,26 @@ TEST_F(Fp8Gpu, ProductsAreNearThoseOfFloat32) {
   }
 }
 
+TEST_F(Fp8Gpu, DelayedScalesAreReadOnceAtTheEndOfTheWindow) {
+  const auto facts = device_facts(kGpu);
+  if (facts.capability > 0 && facts.capability < 89) GTEST_SKIP() << describe(facts);
+  const Fp8Options options{.recipe = Fp8Recipe::kDelayed, .amax_history_len = 4};
+  const auto x = torch::randn({64, 128}, kGpu).to(at::kBFloat16);
+  const auto w = torch::randn({96, 128}, kGpu).requires_grad_();
+  DelayedScales first, second;
+  const auto step = [&] {
+    for (auto* scales : {&first, &second}) fp8_linear(x, w, options, scales).sum().backward();
+  };
+  step();
+
+  EXPECT_EQ(testing::waits_of(step), 0);
+  EXPECT_LE(testing::waits_of([&] { collect_amax({&first, &second}); }), 1);
+
+  EXPECT_EQ(second.input_amax, x.abs().max().to(at::kFloat).item<float>());
+  EXPECT_EQ(second.weight_amax, w.abs().max().item<float>());
+  EXPECT_EQ(second.gradient_amax, 1.0F);
+  EXPECT_FALSE(second.device_amax.defined());
+}
+
 }  // namespace
 }  // namespace hasten::precision

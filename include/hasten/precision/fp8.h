@@ -95,9 +95,15 @@ struct DelayedScales {
   DelayedScale input = {}, weight = {}, gradient = {};
   /// Largest magnitudes seen in the present window.
   float input_amax = 0, weight_amax = 0, gradient_amax = 0;
+  /// Those that a device has seen, [3]; undefined for none. collect_amax reads them.
+  at::Tensor device_amax = {};
   /// Ends the window: moves all three scales on. Amax of other ranks are to be joined in before.
   void end_window(const Fp8Options& options);
 };
+
+/// Joins what devices have seen into the largest magnitudes of the layers, with one wait for all.
+/// Collective: no. Blocks: for the device, if there is one. Throws: nothing.
+void collect_amax(const std::vector<DelayedScales*>& scales);
 
 /// x [..., k] times weight [n, k] transposed, in x's dtype; differentiable in both. `scales` is needed for kDelayed,
 /// must outlive the backward, and gets the amax. Collective: no. Blocks: no. Throws: UsageError for kDelayed without

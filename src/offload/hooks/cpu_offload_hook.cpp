@@ -1,7 +1,12 @@
 // See cpu_offload_hook.h.
 #include "hasten/offload/hooks/cpu_offload_hook.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
+#include <unordered_set>
+
+#include "hasten/offload/units/pinned_ring.h"
 
 namespace hasten::offload {
 namespace {
@@ -23,10 +28,45 @@ struct UserCpuOffloadHook::State {
   int64_t bytes = 0;
   bool on_device = true, removed = false;
 
+  // Of a tensor on the device: its contents from before, which it gets back unless it was written to meanwhile.
+  struct Away {
+    at::Tensor tensor, host;
+    uint32_t version = 0;
+  };
+  std::vector<Away> away = {};
+
   void offload() {
     if (removed || !on_device) return;
-    module->to(at::kCPU);
+    const at::NoGradGuard no_grad;
+    for (Away& each : std::exchange(away, {})) {
+      const auto& counter = each.tensor.unsafeGetTensorImpl()->version_counter();
+      const bool is_same = counter.enabled() && counter.current_version() == each.version;
+      if (is_same && each.tensor.device() == device) each.tensor.set_data(each.host);
+    }
+    module->to(at::kCPU);  // what was written to, and what was added
     on_device = false;
+  }
+
+  void bring() {
+    on_device = true;
+    if (device.is_cpu()) return;
+    const at::NoGradGuard no_grad;
+    std::unordered_set<const c10::TensorImpl*> seen;
+    std::vector<at::Tensor> tensors, hosts;
+    const auto add = [&](const at::Tensor& tensor) {
+      if (!tensor.is_cpu() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
+      tensors.push_back(tensor);
+      hosts.push_back(tensor.detach());
+    };
+    for (const auto& tensor : module->parameters()) add(tensor);
+    for (const auto& tensor : module->buffers()) add(tensor);
+    const auto values = to_device(hosts, device);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].set_data(values[i]);
+      const auto& counter = tensors[i].unsafeGetTensorImpl()->version_counter();
+      away.push_back({tensors[i], hosts[i], counter.enabled() ? counter.current_version() : 0});
+    }
+    module->to(device);
   }
 };
 
@@ -106,8 +146,7 @@ void UserCpuOffloadHook::before_forward() const {
     models.assign(alive.begin(), alive.end());
   }
   if (state_->on_device) return;
-  state_->module->to(state_->device);
-  state_->on_device = true;
+  state_->bring();
 }
 
 }  // namespace hasten::offload

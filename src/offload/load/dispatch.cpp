@@ -18,6 +18,8 @@
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "hasten/process/device.h"
+#include "offload/load/device_run.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
 
@@ -71,7 +73,8 @@ std::map<std::string, Device> devices_or_cpu(torch::nn::Module& module, const De
 }
 
 // Tensors that the map puts on disk under one name and elsewhere under another stay in memory.
-std::set<const c10::TensorImpl*> tied_to_memory(torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+std::set<const c10::TensorImpl*> tied_to_memory(torch::nn::Module& module,
+                                                const std::map<std::string, Device>& devices) {
   std::set<const c10::TensorImpl*> in_memory;
   for (const auto& item : named_tensors(module)) {
     const auto device = devices.find(item.name);
@@ -87,7 +90,7 @@ files::TensorInfo info_of(const NamedTensorRef& item) {
 void write_folder(const std::string& folder, const std::vector<NamedTensorRef>& items) {
   std::vector<files::TensorInfo> infos;
   for (const auto& item : items) {
-    const at::Tensor values = item.tensor.detach().contiguous();
+    const at::Tensor values = item.tensor.detach().cpu().contiguous();
     infos.push_back(info_of(item));
     files::write_offload_weight(folder, infos.back(), values.numel() == 0 ? nullptr : values.const_data_ptr());
   }
@@ -98,21 +101,34 @@ void write_folder(const std::string& folder, const std::vector<NamedTensorRef>& 
 
 namespace detail {
 
-void require_devices(const DeviceMap& map) {
-  std::set<std::string> absent;
-  for (const auto& [name, device] : map.entries()) {
-    if (device != kCpu && device != kDisk) absent.insert(plan::device_text(device));
-  }
-  if (absent.empty()) return;
-  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent),
-                   ", but modules are placed on cpu and disk alone. Move what is to compute on a GPU or another "
-                   "accelerator there by Module::to, or let the map name cpu and disk.");
+DispatchState::DispatchState() = default;
+
+DispatchState::~DispatchState() {
+  if (run) run->stop();
 }
 
-at::Device torch_device_of(const Device& device) {
-  if (const auto* index = std::get_if<int>(&device)) return {at::kCUDA, static_cast<c10::DeviceIndex>(*index)};
-  const std::string& name = std::get<std::string>(device);
-  return name == "mps" ? at::Device(at::kMPS) : at::Device(at::kCPU);
+void require_devices(const DeviceMap& map) {
+  const int num_devices = process::num_cuda_devices();
+  std::set<std::string> absent;
+  for (const auto& [name, device] : map.entries()) {
+    const int* index = std::get_if<int>(&device);
+    const bool is_there = index != nullptr ? *index < num_devices : device == kCpu || device == kDisk;
+    if (!is_there) absent.insert(plan::device_text(device));
+  }
+  if (absent.empty()) return;
+  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent), ", but this process has ",
+                   num_devices == 0 ? text("no GPU") : text("the GPUs 0 to ", num_devices - 1),
+                   ". Name those, cpu or disk, or check CUDA_VISIBLE_DEVICES. Modules on other accelerators are moved "
+                   "there by Module::to.");
+}
+
+void take_run(DispatchState& state, StartedRun started) {
+  state.run = std::move(started.run);
+  for (auto& weights : started.weights) {
+    state.report.units.push_back({std::move(weights.name), weights.where, weights.bytes,
+                                  weights.streamed ? "streamed" : "resident",
+                                  weights.streamed ? text("computes on ", weights.execution) : text("placed there")});
+  }
 }
 
 namespace {
@@ -145,15 +161,29 @@ void start_casts(DispatchState& state, torch::nn::Module& module) {
   for (auto& [type, tensors] : weights) state.casts.emplace_back(std::move(tensors), type);
 }
 
-// Units, their plan, and the streamer if the plan needs one.
+// Bytes of tensors that compute on a device other than the CPU.
+int64_t bytes_elsewhere(const DispatchState& state, const torch::nn::Module& module) {
+  int64_t sum = 0;
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& item : named_tensors(module)) {
+    const bool is_elsewhere = state.run && state.run->computes_elsewhere(item.tensor);
+    if (is_elsewhere && seen.insert(item.tensor.unsafeGetTensorImpl()).second)
+      sum += static_cast<int64_t>(item.tensor.nbytes());
+  }
+  return sum;
+}
+
+// Units of what computes on the CPU, their plan, and the streamer if the plan needs one.
 void start_units(DispatchState& state, torch::nn::Module& module) {
-  auto units = partition_units(module, state.options.no_split_module_classes, state.load.places);
+  auto units = partition_units(module, state.options.no_split_module_classes, state.load.places,
+                               {.takes = [&](const std::string&, const at::Tensor& tensor) {
+                                 return !state.run || !state.run->computes_elsewhere(tensor);
+                               }});
   std::vector<PlannedUnit> planned;
-  int64_t in_heap = 0;
   state.report.model_bytes = bytes_in_dtype(module, {});
+  int64_t in_heap = state.report.model_bytes - bytes_elsewhere(state, module);
   for (const auto& unit : units) planned.push_back({unit.name, unit.bytes()});
   for (const auto& unit : planned) in_heap -= unit.bytes;
-  in_heap += state.report.model_bytes;
   const int64_t budget = cpu_budget(state.options);
   state.report.budget_bytes = budget;
   // Weights that the page cache holds count against the limit only if they do not fit it together.
@@ -194,7 +224,8 @@ void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::
     const auto* tensor = item.tensor.unsafeGetTensorImpl();
     const bool on_disk = device != devices.end() && device->second == kDisk && in_memory.count(tensor) == 0 &&
                          (!item.is_buffer || state.options.offload_buffers);
-    if ((on_disk || streamed.count(tensor) > 0) && seen.insert(tensor).second)
+    const bool rests = state.run && state.run->rests(item.tensor);
+    if ((on_disk || rests || streamed.count(tensor) > 0) && seen.insert(tensor).second)
       interception::add_interceptor(item.tensor, mark);
   }
 }
@@ -207,7 +238,27 @@ void set_transfer(DispatchState& state) {
     if (!main && device != kCpu && device != kDisk) main = device;
   }
   if (main) require_devices(DeviceMap{{"", *main}});
-  state.transfer = ArgumentTransfer(torch_device_of(main.value_or(kCpu)), state.options.skip_keys, /*back=*/true);
+  state.main = torch_device_of(main.value_or(kCpu));
+  state.transfer = ArgumentTransfer(state.main, state.options.skip_keys, /*back=*/true);
+}
+
+bool names_accelerator(const DeviceMap& map, const DispatchOptions& options) {
+  const auto is_accelerator = [](const Device& device) { return std::holds_alternative<int>(device); };
+  return (options.main_device && is_accelerator(*options.main_device)) ||
+         std::any_of(map.entries().begin(), map.entries().end(),
+                     [&](const auto& entry) { return is_accelerator(entry.second); });
+}
+
+// Weights go where the map has them, and operators to the weights.
+void start(DispatchState& state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+  if (names_accelerator(state.map, state.options)) {
+    const auto places = places_by_map(module, devices, state.main, state.options.offload_buffers);
+    move_to_places(state.load, places);
+    const auto units = units_of_modules(module, state.options.no_split_module_classes, state.load, places);
+    take_run(state, start_run(places, units, {state.options.max_memory, state.options.page_cache}));
+  }
+  start_units(state, module);
+  mark_offloaded(state, module, devices);
 }
 
 DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module,
@@ -217,8 +268,7 @@ DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module,
     if (place.region && seen.insert(place.region.get()).second) state->regions.push_back(place.region);
   }
   set_transfer(*state);
-  start_units(*state, module);
-  mark_offloaded(*state, module, devices);
+  start(*state, module, devices);
   return state;
 }
 
@@ -322,7 +372,8 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
     require_devices(state->map);
     devices = devices_or_cpu(module, state->map);
     load.replace_storage = true;
-    load.cast_at_use = bytes_in_dtype(module, options.dtype) > cpu_budget(options);
+    load.cast_at_use =
+        names_accelerator(state->map, options) || bytes_in_dtype(module, options.dtype) > cpu_budget(options);
   }
   state->load = load_checkpoint_in_model(module, source, load);
   if (options.copy_to_offload_folder && !options.offload_folder.empty())
@@ -330,9 +381,13 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
   return finish(std::move(state), module, devices);
 }
 
-DispatchStatePtr start_cpu_offload(torch::nn::Module& module) {
+DispatchStatePtr start_cpu_offload(torch::nn::Module& module, const Device& execution_device,
+                                   const DispatchOptions& options) {
   auto state = std::make_shared<DispatchState>();
   state->map = DeviceMap{{"", kCpu}};
+  state->options = options;
+  state->options.main_device = plan::parse_device(plan::device_text(execution_device));
+  require_devices(DeviceMap{{"", *state->options.main_device}});
   const auto empty = empty_tensors(module);
   if (!empty.empty()) {
     throw UsageError(Origin{"offload"}, "cpu_offload: ", join(empty),
@@ -378,7 +433,13 @@ Report report_of(const DispatchState& state) {
 }
 
 StreamCounts stream_counts_of(const DispatchState& state) {
-  return state.streamer ? state.streamer->counts() : StreamCounts{};
+  StreamCounts counts = state.streamer ? state.streamer->counts() : StreamCounts{};
+  if (!state.run) return counts;
+  const StreamCounts there = state.run->counts();
+  counts.reads += there.reads;
+  counts.drops += there.drops;
+  counts.resident_bytes += there.resident_bytes;
+  return counts;
 }
 
 const ArgumentTransfer& transfer_of(const DispatchState& state) {
@@ -389,8 +450,9 @@ HookList& root_hooks_of(DispatchState& state) {
   return state.hooks;
 }
 
-void begin_pass(DispatchState& state) {
+std::unique_ptr<PassOfHandle> begin_pass(DispatchState& state) {
   for (const auto& region : state.regions) region->require_unchanged();
+  return state.run ? std::make_unique<DeviceRun::Pass>(state.run, state.main) : nullptr;
 }
 
 void reload(DispatchState& state, torch::nn::Module& module, const std::string& path) {
@@ -400,7 +462,9 @@ void reload(DispatchState& state, torch::nn::Module& module, const std::string& 
   undispatch(module);
   state.streamer.reset();
   state.casts.clear();
-  load.cast_at_use = bytes_in_dtype(module, state.options.dtype) > cpu_budget(state.options);
+  state.run.reset();
+  load.cast_at_use = names_accelerator(state.map, state.options) ||
+                     bytes_in_dtype(module, state.options.dtype) > cpu_budget(state.options);
   state.load = load_checkpoint_in_model(module, path, load);
   state.regions.clear();
   state.report = {};
@@ -409,12 +473,15 @@ void reload(DispatchState& state, torch::nn::Module& module, const std::string& 
   for (const auto& [name, place] : state.load.places) {
     if (place.region && seen.insert(place.region.get()).second) state.regions.push_back(place.region);
   }
-  start_units(state, module);
-  mark_offloaded(state, module, devices);
+  start(state, module, devices);
 }
 
 bool has_offloaded(const torch::nn::Module& module) {
   return is_offloaded(module);
+}
+
+void end_run(const at::Tensor& tensor) {
+  if (const auto run = interception::find_interceptor<DeviceRun>(tensor)) run->stop();
 }
 
 void refuse_move() {
@@ -469,6 +536,7 @@ std::string Report::text() const {
 
 void undispatch(torch::nn::Module& module) {
   for (const auto& item : named_tensors(module)) {
+    detail::end_run(item.tensor);
     const auto mark = interception::find_interceptor<OffloadMark>(item.tensor);
     if (!mark) continue;
     if (const auto streamer = mark->streamer.lock()) streamer->stop();

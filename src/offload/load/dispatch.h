@@ -1,6 +1,8 @@
 // DispatchState: the contents of a handle of a dispatched or placed model, and the mark that its tensors carry.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +13,7 @@
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "offload/load/device_start.h"
 
 namespace hasten::offload::detail {
 
@@ -26,12 +29,21 @@ class OffloadMark : public interception::Interceptor {
 
 class DispatchState {
  public:
+  DispatchState();
+  ~DispatchState();
+  DispatchState(const DispatchState&) = delete;
+  DispatchState& operator=(const DispatchState&) = delete;
+
   DeviceMap map = {};
   LoadReport load = {};
   HookList hooks = {};
   Report report = {};
   ArgumentTransfer transfer = {};
   std::shared_ptr<WeightStreamer> streamer = {};
+  /// Null where everything computes on the CPU.
+  std::shared_ptr<DeviceRun> run = {};
+  /// Where inputs go, and modules of "cpu" and "disk" compute.
+  c10::Device main = c10::Device(at::kCPU);
   std::vector<CastWeights> casts = {};
   std::vector<std::shared_ptr<MappedRegion>> regions = {};
   DispatchOptions options = {};
@@ -39,6 +51,9 @@ class DispatchState {
 
 /// Throws: UsageError naming the devices of the map that this process lacks, and those it has.
 void require_devices(const DeviceMap& map);
-at::Device torch_device_of(const Device& device);
+/// The state gets the run, and lines of its report.
+void take_run(DispatchState& state, StartedRun started);
+/// Ends the run on devices that the tensor is part of, if there is one.
+void end_run(const at::Tensor& tensor);
 
 }  // namespace hasten::offload::detail

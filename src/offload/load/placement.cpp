@@ -58,22 +58,42 @@ class PlacementPlan {
     return places;
   }
 
-  /// Returns a unit for each module, or for a block that is in memory as a whole.
-  std::vector<StreamUnit> units(const std::map<std::string, LoadedPlace>& places) const {
+  /// Returns a unit for each module, or for a block that is in memory as a whole, of what computes on `device`.
+  std::vector<StreamUnit> units(const std::map<std::string, LoadedPlace>& places, c10::Device device) const {
     std::vector<StreamUnit> units;
     std::unordered_map<std::string, size_t> indices;
     for (const Item& item : items_) {
+      if (execution_of(item) != device || !rests_in_files(item)) continue;
       const auto place = places.find(item.ref.name);
-      if (place == places.end() || !place->second.region || place->second.bytes < detail::kSmallTensorBytes) continue;
+      const bool in_file = place != places.end() && place->second.region;
+      const bool is_small = !in_file || place->second.bytes < detail::kSmallTensorBytes;
+      if (device.is_cpu() ? is_small : item.ref.tensor.numel() == 0) continue;
       const std::string name = item.placement->place_submodules ? item.block : module_of(item.ref.name);
       const auto [at, is_new] = indices.try_emplace(name, units.size());
       if (is_new) units.push_back({.name = name});
       StreamUnit& unit = units[at->second];
       unit.tensor_names.push_back(item.ref.name);
       unit.tensors.push_back(item.ref.tensor);
-      unit.pieces.push_back({place->second.region, place->second.offset, place->second.bytes});
+      unit.pieces.push_back(in_file ? StreamPiece{place->second.region, place->second.offset, place->second.bytes}
+                                    : StreamPiece{{}, 0, item.ref.tensor.nbytes()});
+      unit.streamed = in_file;
     }
     return units;
+  }
+
+  /// Returns true if a block computes on another device than the CPU.
+  bool uses_accelerators() const {
+    return std::any_of(items_.begin(), items_.end(), [](const Item& item) { return !execution_of(item).is_cpu(); });
+  }
+
+  std::vector<detail::TensorPlace> places() const {
+    std::vector<detail::TensorPlace> found;
+    for (const Item& item : items_) {
+      const auto execution = execution_of(item);
+      const bool rests = rests_in_files(item) && !execution.is_cpu() && item.ref.tensor.numel() > 0;
+      found.push_back({item.ref.name, item.ref.tensor, item.ref.is_buffer, execution, {}, rests, rests});
+    }
+    return found;
   }
 
   /// Marks tensors that rest in files. `was_empty`: those that had no memory before.
@@ -113,6 +133,11 @@ class PlacementPlan {
   const Placement& at(const std::string& block) const {
     const auto found = options_.per_block.find(block);
     return found == options_.per_block.end() ? placement_ : found->second;
+  }
+  // Without an execution device operators run where the weights are.
+  static c10::Device execution_of(const Item& item) {
+    if (item.placement->execution_device) return detail::torch_device_of(*item.placement->execution_device);
+    return rests_in_files(item) || item.ref.tensor.is_meta() ? c10::Device(at::kCPU) : item.ref.tensor.device();
   }
   static bool rests_in_files(const Item& item) {
     return item.placement->offload && item.placement->weights_map &&
@@ -176,6 +201,7 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
   require_devices(state->map);
   std::optional<at::Device> device;
   if (placement.execution_device) device = torch_device_of(*placement.execution_device);
+  state->main = device.value_or(c10::Device(at::kCPU));
   state->transfer = ArgumentTransfer(device, placement.skip_keys, placement.io_same_device);
   const auto empty = plan.empty();
   state->load.places = plan.load();
@@ -183,7 +209,13 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
   for (const auto& [name, place] : state->load.places) {
     if (place.region && seen.insert(place.region.get()).second) state->regions.push_back(place.region);
   }
-  auto units = plan.units(state->load.places);
+  if (plan.uses_accelerators()) {
+    const auto places = plan.places();
+    move_to_places(state->load, places);
+    const auto units = [&](c10::Device on, int64_t) { return plan.units(state->load.places, on); };
+    take_run(*state, start_run(places, units, {}));
+  }
+  auto units = plan.units(state->load.places, c10::Device(at::kCPU));
   for (const auto& unit : units) {
     state->report.units.push_back({unit.name, placement.execution_device.value_or(Device("cpu")), unit.bytes(),
                                    "streamed", "placed with offload"});
@@ -197,6 +229,7 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
 
 void remove_placement(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
+  for (const auto& item : named_tensors(module)) detail::end_run(item.tensor);
   for (const auto& item : named_tensors(module)) {
     const auto mark = interception::find_interceptor<detail::OffloadMark>(item.tensor);
     if (!mark || !mark->is_placed) continue;

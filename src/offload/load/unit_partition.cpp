@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "hasten/offload/units/unit_plan.h"
 #include "hasten/plan/module_tree.h"
 
 namespace hasten::offload::detail {
@@ -12,8 +11,9 @@ namespace {
 
 class Partition {
  public:
-  Partition(const std::vector<std::string>& classes, const std::map<std::string, LoadedPlace>& places)
-      : places_(places) {
+  Partition(const std::vector<std::string>& classes, const std::map<std::string, LoadedPlace>& places,
+            const PartitionOptions& options)
+      : places_(places), options_(options) {
     for (const auto& name : classes) classes_.push_back(plan::short_class_name(name));
   }
 
@@ -47,12 +47,15 @@ class Partition {
   }
 
   void add(const std::string& name, const at::Tensor& tensor, StreamUnit& unit) {
+    if (options_.takes && !options_.takes(name, tensor)) return;
     const auto place = places_.find(name);
-    if (place == places_.end() || !place->second.region || place->second.bytes < kSmallTensorBytes) return;
+    const bool in_file = place != places_.end() && place->second.region;
+    if (!options_.from_memory && (!in_file || place->second.bytes < kSmallTensorBytes)) return;
     if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
     unit.tensor_names.push_back(name);
     unit.tensors.push_back(tensor);
-    unit.pieces.push_back({place->second.region, place->second.offset, place->second.bytes});
+    unit.pieces.push_back(in_file ? StreamPiece{place->second.region, place->second.offset, place->second.bytes}
+                                  : StreamPiece{{}, 0, tensor.nbytes()});
   }
 
   // Small neighbours become one unit; blocks stay what they are.
@@ -60,7 +63,7 @@ class Partition {
     if (unit.tensors.empty()) return;
     const bool merges = may_merge && last_may_merge_;
     last_may_merge_ = may_merge;
-    if (merges && !units_.empty() && units_.back().bytes() + unit.bytes() <= kUnitBytes) {
+    if (merges && !units_.empty() && units_.back().bytes() + unit.bytes() <= options_.merge_bytes) {
       StreamUnit& last = units_.back();
       last.name += ", " + unit.name;
       last.tensor_names.insert(last.tensor_names.end(), unit.tensor_names.begin(), unit.tensor_names.end());
@@ -74,6 +77,7 @@ class Partition {
 
   std::vector<std::string> classes_;
   const std::map<std::string, LoadedPlace>& places_;
+  const PartitionOptions& options_;
   std::unordered_set<const c10::TensorImpl*> seen_;
   std::vector<StreamUnit> units_;
   bool last_may_merge_ = false;
@@ -83,8 +87,9 @@ class Partition {
 
 std::vector<StreamUnit> partition_units(const torch::nn::Module& module,
                                         const std::vector<std::string>& no_split_module_classes,
-                                        const std::map<std::string, LoadedPlace>& places) {
-  Partition partition(no_split_module_classes, places);
+                                        const std::map<std::string, LoadedPlace>& places,
+                                        const PartitionOptions& options) {
+  Partition partition(no_split_module_classes, places, options);
   partition.visit(module, "", nullptr);
   return partition.take();
 }

@@ -1,12 +1,15 @@
 // See tree_of.h.
 #include "hasten/offload/map/tree_of.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <algorithm>
 #include <unordered_map>
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/offload/units/set_tensor.h"
+#include "hasten/process/device.h"
 
 namespace hasten::offload {
 namespace {
@@ -81,8 +84,13 @@ ModuleTree tree_of(const files::TensorSource& source) {
 
 plan::MemoryLimits max_memory(const std::vector<std::pair<Device, Bytes>>& limits) {
   if (!limits.empty()) return plan::memory_limits(limits);
-  // Accelerators join here with a libtorch that has them.
-  return plan::memory_limits({{Device("cpu"), Bytes(plan::available_memory_bytes())}});
+  plan::MaxMemory found;
+  for (int index = 0; index < process::num_cuda_devices(); ++index) {
+    const auto [free, total] = c10::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
+    found.emplace_back(Device(index), Bytes(static_cast<int64_t>(free)));
+  }
+  found.emplace_back(Device("cpu"), Bytes(plan::available_memory_bytes()));
+  return plan::memory_limits(found);
 }
 
 DeviceMap infer_auto_device_map(const ModuleTree& tree, const MapOptions& options) {

@@ -94,8 +94,9 @@ std::vector<std::shared_ptr<Module>> modules_of_regions(Module& module, const Re
 
 class RecomputeHook : public ForwardHook {
  public:
-  RecomputeHook(std::vector<std::shared_ptr<Module>> modules, int64_t num_regions)
+  RecomputeHook(std::vector<std::shared_ptr<Module>> modules, int64_t num_regions, bool offload)
       : modules_(std::move(modules)),
+        offload_(offload),
         num_regions_(std::min(num_regions > 0 ? static_cast<size_t>(num_regions) : modules_.size(), modules_.size())) {}
 
   std::unique_ptr<Entered> enter(Module& module) override {
@@ -104,7 +105,8 @@ class RecomputeHook : public ForwardHook {
     for (size_t i = 0; i < modules_.size(); ++i)
       add_region(*modules_[i], regions, static_cast<int>(i * num_regions_ / modules_.size()));
     add_region(module, regions, modules_.empty() ? 0 : RecomputeRecorder::kNoRegion);
-    return std::make_unique<Scope>(std::make_shared<RecomputeRecorder>(std::move(regions)));
+    return std::make_unique<Scope>(
+        std::make_shared<RecomputeRecorder>(std::move(regions), offload_ ? std::make_shared<AwayTensors>() : nullptr));
   }
 
  private:
@@ -113,6 +115,7 @@ class RecomputeHook : public ForwardHook {
     RecorderScope scope;
   };
   std::vector<std::shared_ptr<Module>> modules_;
+  bool offload_;
   size_t num_regions_;
 };
 
@@ -135,11 +138,14 @@ std::shared_ptr<ForwardHook> recompute_hook(Module& module, const RecomputeOptio
                      "; expected 0 for a region each, or the most regions.");
   }
   require_recompute_engine();
-  return std::make_shared<RecomputeHook>(modules_of_regions(module, options), options.num_regions);
+  return std::make_shared<RecomputeHook>(modules_of_regions(module, options), options.num_regions, options.offload);
 }
 
 RecomputeCounts recompute_counts() noexcept {
-  return {.dropped = dropped_tensors(), .kept = kept_tensors(), .replayed = replayed_calls()};
+  return {.dropped = dropped_tensors(),
+          .kept = kept_tensors(),
+          .replayed = replayed_calls(),
+          .bytes_sent = bytes_sent_away()};
 }
 
 }  // namespace hasten::parallel

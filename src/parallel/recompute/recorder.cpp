@@ -167,6 +167,7 @@ class RecomputeRecorder::Call {
     arguments_[argument] = replace_tensors(arguments_[argument], [&](const at::Tensor& tensor) {
       has_interceptors_ = has_interceptors_ || !interceptors_of(tensor, interception::Level::kOperators).empty();
       if (is_plain(tensor)) storages_.push_back(storage_of(tensor));
+      const bool may_go = recorder_.away_ != nullptr && !is_written;
       ReplayArgument kept;
       kept.ticket = recorder_.ticket_of(tensor);
       if (is_written) {
@@ -174,7 +175,7 @@ class RecomputeRecorder::Call {
         if (!kept.ticket) wanted_ = false;
         written_ = tensors_.size();
       }
-      if (!kept.ticket) kept.kept.emplace(tensor);
+      if (!kept.ticket) kept.kept.emplace(tensor, may_go ? recorder_.away_->send(tensor) : nullptr);
       tensors_.push_back(std::move(kept));
       return place();
     });
@@ -225,8 +226,9 @@ class RecomputeRecorder::OperatorScope {
   bool outer_is_libtorchs_;
 };
 
-RecomputeRecorder::RecomputeRecorder(std::optional<Regions> regions)
+RecomputeRecorder::RecomputeRecorder(std::optional<Regions> regions, std::shared_ptr<AwayTensors> away)
     : regions_(std::move(regions)),
+      away_(std::move(away)),
       region_(regions_ ? kNoRegion : 0),
       mutex_(std::make_shared<std::recursive_mutex>()) {}
 
@@ -281,7 +283,7 @@ std::shared_ptr<SavedSlot> RecomputeRecorder::save(const at::Tensor& tensor) {
   if (slot->ticket) {
     ++num_dropped;
   } else {
-    slot->kept.emplace(tensor);
+    slot->kept.emplace(tensor, away_ ? away_->find(tensor) : nullptr);
     if (depth_ > 0) pending_.push_back(slot);
     ++num_kept;
   }

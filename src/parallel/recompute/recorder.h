@@ -31,7 +31,8 @@ class RecomputeRecorder : public interception::Interceptor {
   static constexpr int kNoRegion = -1;
 
   /// With `regions` an operator that reads a parameter begins the parameter's region. Without them all is one region.
-  explicit RecomputeRecorder(std::optional<Regions> regions);
+  /// `away`: inputs of regions wait on the host.
+  explicit RecomputeRecorder(std::optional<Regions> regions, std::shared_ptr<AwayTensors> away = {});
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
@@ -63,6 +64,7 @@ class RecomputeRecorder : public interception::Interceptor {
   void settle();
 
   std::optional<Regions> regions_;
+  std::shared_ptr<AwayTensors> away_;
   int region_ = kNoRegion;
   std::shared_ptr<std::recursive_mutex> mutex_;
   std::unordered_map<const c10::StorageImpl*, Made> made_;

@@ -75,18 +75,27 @@ at::Tensor Ticket::tensor() const {
 }
 
 // A number that libtorch has wrapped into a tensor stays as it is: it takes part in type promotion as a number does.
-KeptTensor::KeptTensor(const at::Tensor& tensor)
-    : tensor_(tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : tensor.detach()),
-      version_(version_of(tensor)) {}
+KeptTensor::KeptTensor(const at::Tensor& tensor, std::shared_ptr<AwayTensor> away)
+    : away_(std::move(away)),
+      dtype_(tensor.scalar_type()),
+      counter_(tensor.is_inference() ? c10::VariableVersion() : tensor.unsafeGetTensorImpl()->version_counter()),
+      version_(version_of(tensor)) {
+  if (away_) {
+    view_.emplace(tensor);
+  } else {
+    tensor_ = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : tensor.detach();
+  }
+}
 
-const at::Tensor& KeptTensor::tensor() const {
+at::Tensor KeptTensor::tensor() const {
+  const int64_t now = counter_.enabled() ? counter_.current_version() : version_;
   TORCH_CHECK(
-      version_of(tensor_) == version_,
+      now == version_,
       "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor "
       "of shape ",
-      tensor_.sizes(), " that a recomputed region reads is at version ", version_of(tensor_), "; expected version ",
-      version_, ". Change it after backward, or out of place.");
-  return tensor_;
+      view_ ? c10::IntArrayRef(view_->sizes) : tensor_.sizes(), " that a recomputed region reads is at version ", now,
+      "; expected version ", version_, ". Change it after backward, or out of place.");
+  return away_ ? view_->of(away_->flat(dtype_)) : tensor_;
 }
 
 ReplayedCall::ReplayedCall(Recorded recorded, std::shared_ptr<std::recursive_mutex> mutex)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hasten/interception/interceptor.h"
+#include "parallel/recompute/away.h"
 
 namespace hasten::parallel {
 
@@ -36,17 +37,22 @@ struct Ticket {
   at::Tensor tensor() const;
 };
 
-/// A tensor that is kept, and the version that it had.
+/// A tensor that is kept, here or on the host, and the version that it had.
 class KeptTensor {
  public:
-  explicit KeptTensor(const at::Tensor& tensor);
+  /// `away`: the tensor's storage on the host; null for one that stays.
+  explicit KeptTensor(const at::Tensor& tensor, std::shared_ptr<AwayTensor> away = {});
   /// Throws: c10::Error if the tensor has been changed in place since.
-  const at::Tensor& tensor() const;
-  /// Returns the tensor as it is now.
+  at::Tensor tensor() const;
+  /// Returns the tensor as it is now; undefined if it is on the host.
   const at::Tensor& now() const noexcept { return tensor_; }
 
  private:
   at::Tensor tensor_;
+  std::shared_ptr<AwayTensor> away_;
+  std::optional<StridedView> view_;
+  at::ScalarType dtype_;
+  c10::VariableVersion counter_;
   int64_t version_;
 };
 

@@ -92,6 +92,24 @@ void update_running(const BatchNormTensors& tensors, const Statistics& statistic
   tensors.running_var.add_((unbiased - tensors.running_var) * factor);
 }
 
+// Gradients by CUDA's kernels for this: two passes over input and gradient, in their own precision.
+struct DeviceBackward {
+  at::Tensor input, weight, mean, inverse, count;
+
+  variable_list run(const at::Tensor& dy, bool has_bias, const c10::IValue& capsule) const {
+    const auto [sum, sum_centred, dw, db] =
+        at::batch_norm_backward_reduce(dy, input, mean, inverse, weight, /*input_g=*/true,
+                                       /*weight_g=*/weight.defined(), /*bias_g=*/has_bias);
+    const at::Tensor sums = at::cat({sum, sum_centred});
+    group_of(capsule).sum_(sums);
+    const auto all = sums.chunk(2);
+    const at::Tensor dx =
+        at::batch_norm_backward_elemt(dy, input, mean, inverse, weight, all[0], all[1], count.to(at::kInt).view({1}));
+    const at::Tensor none;
+    return {dx, dw, db, none, none, none};
+  }
+};
+
 struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
   // Optional, because a Tensor argument has to be defined.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -120,6 +138,14 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
     const at::Tensor &input = saved[0], &weight = saved[1], &count = saved[4];
     const c10::IValue capsule = context->saved_data["group"];
     const auto dtype = sum_dtype(input);
+    if (input.is_cuda() && input.numel() > 0 && !at::GradMode::is_enabled()) {
+      const at::Tensor inverse = (saved[3] + context->saved_data["eps"].toDouble()).rsqrt();
+      // The kernels take one layout of memory for both.
+      const auto format = input.suggest_memory_format();
+      const at::Tensor dy = group_of(capsule).is_silent() ? at::zeros_like(input) : gradients[0].to(input.dtype());
+      return DeviceBackward{input.contiguous(format), weight, saved[2], inverse, count}.run(
+          dy.contiguous(format), context->saved_data["has_bias"].toBool(), capsule);
+    }
     const at::Tensor x = input.to(dtype);
     const at::Tensor dy = group_of(capsule).is_silent() ? at::zeros_like(x) : gradients[0].to(dtype);
     const auto dims = reduced_dims(input);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/offload/units/argument_transfer.h"
 
 namespace hasten::offload {
 
@@ -56,22 +57,19 @@ template <class M>
 class CpuOffloaded {
  public:
   CpuOffloaded(M model, UserCpuOffloadHook hook) : model_(std::move(model)), hook_(std::move(hook)) {}
-  /// Moves tensors among the arguments to the device, and calls forward.
+  /// Moves tensors of the arguments to the device, those in vectors, tuples and maps as well, and calls forward.
   template <class... Args>
   auto operator()(Args&&... args) {
-    hook_.before_forward();
-    return model_->forward(moved(std::forward<Args>(args))...);
+    return call(std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
   auto* operator->() const { return &*model_; }
 
  private:
-  template <class T>
-  auto moved(T&& value) const {
-    if constexpr (std::is_same_v<std::decay_t<T>, at::Tensor>) {
-      return value.to(hook_.execution_device());
-    } else {
-      return std::forward<T>(value);
-    }
+  template <size_t... index, class... Args>
+  auto call(std::index_sequence<index...>, Args&&... args) {
+    hook_.before_forward();
+    const detail::ArgumentTransfer transfer(hook_.execution_device(), {}, /*back=*/false);
+    return model_->forward(transfer.moved(index, std::forward<Args>(args))...);
   }
   M model_;
   UserCpuOffloadHook hook_;

@@ -1,8 +1,9 @@
 // Dispatching: a model placed by a device map, with what has to be read while it runs.
 //
 // On a CPU, "cpu" and "disk" both mean: mapped where the weights lie. If the limit for "cpu" is below the model, the
-// first units stay in memory and the rest is streamed. The model's class does not change: net->forward(x) works as well
-// as the handle.
+// first units stay in memory and the rest is streamed. On accelerators the modules of "cpu" and "disk" compute on the
+// main device, to which their weights are streamed. The model's class does not change: net->forward(x) works as well as
+// the handle.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,10 +18,11 @@
 
 #include "hasten/files/folders/catalog.h"
 #include "hasten/offload/hooks/model_hook.h"
-#include "hasten/offload/load/argument_transfer.h"
 #include "hasten/offload/load/empty.h"
 #include "hasten/offload/load/load.h"
+#include "hasten/offload/load/pass_of_handle.h"
 #include "hasten/offload/map/tree_of.h"
+#include "hasten/offload/units/argument_transfer.h"
 #include "hasten/offload/units/weight_streamer.h"
 
 namespace hasten::offload {
@@ -42,7 +44,8 @@ class DeviceMapChoice {
 
 struct DispatchOptions {
   DeviceMapChoice device_map = {};
-  /// Limits; that of "cpu" is the memory that weights may take there.
+  /// Limits. That of "cpu" is the memory that weights may take there. That of an accelerator holds for its weights and
+  /// the units that are streamed to it.
   std::vector<std::pair<Device, Bytes>> max_memory = {};
   std::vector<std::string> no_split_module_classes = {};
   /// Device of modules that the map puts on "cpu". Empty: the map's first device that is neither cpu nor disk, else
@@ -102,7 +105,8 @@ using DispatchStatePtr = std::shared_ptr<DispatchState>;
 DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options);
 DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source,
                                          const DispatchOptions& options);
-DispatchStatePtr start_cpu_offload(torch::nn::Module& module);
+DispatchStatePtr start_cpu_offload(torch::nn::Module& module, const Device& execution_device,
+                                   const DispatchOptions& options);
 DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder,
                                     const DispatchOptions& options);
 DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source,
@@ -113,7 +117,7 @@ Report report_of(const DispatchState& state);
 StreamCounts stream_counts_of(const DispatchState& state);
 HookList& root_hooks_of(DispatchState& state);
 const ArgumentTransfer& transfer_of(const DispatchState& state);
-void begin_pass(DispatchState& state);
+std::unique_ptr<PassOfHandle> begin_pass(DispatchState& state);
 void reload(DispatchState& state, torch::nn::Module& module, const std::string& path);
 [[noreturn]] void refuse_move();
 bool has_offloaded(const torch::nn::Module& module);
@@ -157,7 +161,7 @@ class Dispatched {
  private:
   template <size_t... index, class... Args>
   auto call(std::index_sequence<index...>, Args&&... args) const {
-    detail::begin_pass(*state_);
+    auto pass = detail::begin_pass(*state_);
     const auto& transfer = detail::transfer_of(*state_);
     const auto device = transfer.device_of_results(args...);
     const auto forward = [this](auto&&... values) {
@@ -165,6 +169,7 @@ class Dispatched {
     };
     auto result = detail::call_with_hooks<std::decay_t<Args>...>(detail::root_hooks_of(*state_), module(), forward,
                                                                  transfer.moved(index, std::forward<Args>(args))...);
+    pass.reset();
     transfer.send_back(result, device);
     return result;
   }
@@ -195,19 +200,17 @@ Dispatched<M> load_checkpoint_and_dispatch(M model, const std::string& checkpoin
   return load_checkpoint_and_dispatch(std::move(model), files::Catalog::open(checkpoint), options);
 }
 
-/// Keeps weights in memory and computes on `execution_device`; on a CPU both are one place.
+/// Keeps weights in memory and computes on `execution_device`, to which they are streamed; on a CPU both are one place.
 /// Throws: UsageError for a device that is not there.
 template <class M>
-Dispatched<M> cpu_offload(M model, const Device& execution_device = Device("cpu")) {
-  plan::parse_device(plan::device_text(execution_device));
-  if (execution_device != Device("cpu"))
-    detail::start_dispatch(detail::module_in(model), DeviceMap{{"", execution_device}}, {});
-  auto state = detail::start_cpu_offload(detail::module_in(model));
+Dispatched<M> cpu_offload(M model, const Device& execution_device = Device("cpu"),
+                          const DispatchOptions& options = {}) {
+  auto state = detail::start_cpu_offload(detail::module_in(model), execution_device, options);
   return {std::move(model), std::move(state)};
 }
 
 /// Moves all weights to `folder`, a .dat file for each tensor, and maps them from there. A folder with an index of the
-/// same names and shapes is used as it is.
+/// same names and shapes is used as it is. options.main_device computes.
 /// Collective: no. Blocks: on the disk. Throws: UsageError if the folder holds another model; DataError.
 template <class M>
 Dispatched<M> disk_offload(M model, const std::string& folder, const DispatchOptions& options = {}) {

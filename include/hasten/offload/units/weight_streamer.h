@@ -16,7 +16,7 @@
 namespace hasten::offload {
 
 struct StreamPiece {
-  std::shared_ptr<MappedRegion> region = {};
+  std::shared_ptr<MappedRegion> region = {};  ///< null for a tensor in the heap, which goes to a device
   uint64_t offset = 0, bytes = 0;
 };
 

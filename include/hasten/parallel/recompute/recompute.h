@@ -6,8 +6,9 @@
 // operators replay with the state that their generator had. Batch normalisation does not update its statistics again.
 // Gradients are bit for bit those of a run without it.
 //
-// Inputs of regions stay in memory, and results of operators that cannot be replayed: those of other libraries, and of
-// autograd functions written in C++. With retain_graph, what was computed again stays until the graph goes.
+// Inputs of regions stay in memory, or wait on the host (RecomputeOptions::offload). Results of operators that cannot
+// be replayed stay: those of other libraries, and of autograd functions written in C++. With retain_graph, what was
+// computed again stays until the graph goes.
 //
 // Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; the options follow PyTorch's
 // torch.utils.checkpoint and FSDP's activation_checkpointing.
@@ -36,6 +37,9 @@ struct RecomputeOptions {
   /// Fewer regions keep fewer inputs, and hold more of a region's activations at a time in backward (DeepSpeed's
   /// number_checkpoints). 0: one for each module.
   int64_t num_regions = 0;
+  /// On an accelerator, inputs of regions wait in pinned memory of the host and come back ahead of their region's
+  /// backward (FSDP's activation offload). Models of the CPU have them there anyway.
+  bool offload = false;
 };
 
 /// While it exists, what this thread computes with gradients is a region.
@@ -72,6 +76,8 @@ struct RecomputeCounts {
   int64_t dropped = 0, kept = 0;
   /// Operators run again.
   int64_t replayed = 0;
+  /// Bytes of inputs that were sent to the host.
+  int64_t bytes_sent = 0;
 };
 RecomputeCounts recompute_counts() noexcept;
 
