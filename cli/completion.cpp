@@ -6,6 +6,7 @@
 #include "hasten/core/text.h"
 #include "help.h"
 #include "options.h"
+#include "verify.h"
 #include "weights_options.h"
 
 namespace hasten::cli {
@@ -38,6 +39,7 @@ std::vector<Words> commands() {
           {"track", track_options(), "status recover sync"},
           {"board", board_options(), ""},
           {"plan", plan_options(), ""},
+          {"verify", verify_options(), ""},
           {"to-fsdp2", to_fsdp2_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }

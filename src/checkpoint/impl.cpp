@@ -17,6 +17,7 @@
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
+#include "hasten/training/verify_recorder.h"
 
 namespace hasten::checkpoint {
 
@@ -152,7 +153,9 @@ void require_whole_parameters(const RunParts& run, const char* what) {
 
 Save Checkpoints::save_state(const std::string& path, const SaveOptions& options) {
   require_whole_parameters(impl_->run, "save_state");
-  return save_run(*impl_, path, options);
+  // A run of hasten verify leaves the program's checkpoints alone.
+  const auto* recorder = training::verify_recorder();
+  return save_run(*impl_, recorder != nullptr ? recorder->scratch("checkpoint") : path, options);
 }
 
 HookHandle Checkpoints::add_save_hook(Hook hook) {
