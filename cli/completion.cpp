@@ -7,6 +7,7 @@
 #include "help.h"
 #include "options.h"
 #include "trace.h"
+#include "verify.h"
 #include "weights_options.h"
 
 namespace hasten::cli {
@@ -40,6 +41,7 @@ std::vector<Words> commands() {
           {"track", track_options(), "status recover sync"},
           {"board", board_options(), ""},
           {"plan", plan_options(), ""},
+          {"verify", verify_options(), ""},
           {"to-fsdp2", to_fsdp2_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }

@@ -11,6 +11,7 @@
 #include "hasten/core/version.h"
 #include "hasten/launch/base/standard_descriptors.h"
 #include "trace.h"
+#include "verify.h"
 
 namespace {
 
@@ -39,6 +40,7 @@ std::vector<Command> commands() {
           {"track", "show how far the trackers of runs have come, complete or replay runs", track},
           {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
           {"plan", "print memory and step time of a training, and the layout to take", plan_command},
+          {"verify", "check that N processes compute what one does, and say why not", verify_command},
           {"to-fsdp2", "bring a configuration of FSDP 1 to FSDP 2", to_fsdp2},
           {"completion", "print the completion of bash or zsh", completion}};
 }

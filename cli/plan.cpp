@@ -1,5 +1,6 @@
 // `hasten plan`: memory, bytes and step time of layouts before they run; memory of sharding.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "commands.h"
@@ -10,6 +11,7 @@
 #include "help.h"
 #include "options.h"
 #include "plan_parts.h"
+#include "self_test_program.h"
 
 namespace hasten::cli {
 namespace {
@@ -69,11 +71,21 @@ int plan_layouts(const CommandLine& line) {
   return result.fitting.empty() ? kNothingFits : 0;
 }
 
+// On the processes that hasten launch would start.
+int plan_measure(const CommandLine& line) {
+  std::vector<std::string> words = {"--no_python"};
+  if (line.has("num_processes")) words.insert(words.end(), {"--num_processes", line.text("num_processes")});
+  const std::string output = line.has("output") ? line.text("output") : "measured.json";
+  words.insert(words.end(), {self_test_program("plan"), "--measure", std::filesystem::absolute(output).string()});
+  return launch(words);
+}
+
 }  // namespace
 
 int plan_command(const std::vector<std::string>& words) {
   const CommandLine line = read_options("plan", plan_options(), words, 1);
   if (line.help) return std::cout << help_of(kHelp, plan_options(), colours_wanted()), 0;
+  if (line.has("measure")) return plan_measure(line);
   if (line.has("memory") && line.rest.empty())
     throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
   return line.has("memory") ? plan_memory(line) : plan_layouts(line);

@@ -87,6 +87,27 @@ OptionGroup model_fields() {
            {.name = "tied", .kind = kFlag, .peers = kHasten, .help = "The head is the table of words"}}};
 }
 
+OptionGroup measure() {
+  return {"Measuring",
+          "Without MODEL.",
+          {{.name = "measure",
+            .kind = kSwitch,
+            .peers = kHasten,
+            .help = "Measure products, attention, memory and all-reduces here, and write a file for --cluster"},
+           {.name = "num_processes",
+            .letter = 'n',
+            .kind = kInteger,
+            .least = 1,
+            .most = 1 << 20,
+            .help = "Processes that measure together; default: as hasten launch"},
+           {.name = "output",
+            .letter = 'o',
+            .peers = kHasten,
+            .fallback = "measured.json",
+            .value = "FILE",
+            .help = "The file"}}};
+}
+
 OptionGroup memory() {
   return {"Memory",
           "With --memory.",
@@ -122,7 +143,7 @@ OptionGroup memory() {
 }  // namespace
 
 const std::vector<OptionGroup>& plan_options() {
-  static const std::vector<OptionGroup> groups = {layouts(), model_fields(), memory()};
+  static const std::vector<OptionGroup> groups = {layouts(), model_fields(), measure(), memory()};
   return groups;
 }
 

@@ -1,12 +1,11 @@
 // `hasten test`: `hasten launch` of the self-test program that lies beside this command. That one is linked
 // to libtorch; this one is not.
-#include <filesystem>
 #include <iostream>
 
 #include "commands.h"
-#include "hasten/core/error.h"
 #include "help.h"
 #include "options.h"
+#include "self_test_program.h"
 
 namespace hasten::cli {
 namespace {
@@ -16,13 +15,6 @@ const HelpText kHelp = {"hasten test [OPTIONS]",
                         "on the processes that "
                         "hasten launch would start.",
                         "Exit code: 0 if all holds, 1 if not."};
-
-std::string self_test_program() {
-  const auto path = std::filesystem::read_symlink("/proc/self/exe").replace_filename("hasten-self-test");
-  if (std::filesystem::exists(path)) return path;
-  throw UsageError({"test"}, "'", path.string(), "' does not exist. Install it, or build it: target ",
-                   "hasten_self_test.");
-}
 
 }  // namespace
 
@@ -34,7 +26,7 @@ int test(const std::vector<std::string>& words) {
     if (line.has(option)) to_launch.insert(to_launch.end(), {std::string("--") + option, line.text(option)});
   }
   if (line.has("cpu")) to_launch.push_back("--cpu");
-  to_launch.push_back(self_test_program());
+  to_launch.push_back(self_test_program("test"));
   return launch(to_launch);
 }
 

@@ -47,6 +47,8 @@ GLOBAL_STATE = {
     "src/plugins/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
     "src/flight/recorder.cpp": "a child of fork() must know its parent's pages; scopes of the program's own have no handle; the thread's id",
     "src/flight/stacks.cpp": "the handler of a signal is one for the process",
+    "cli/verify_run.cpp": "the handler of a signal is one for the process",
+    "src/training/verify_recorder.cpp": "a run under hasten verify has one record a process, which loaders without an Accelerator write to",
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
     "src/precision/unsupported.cpp": "autocast's lists are one for the process",
     "src/comm/backend/mpi.cpp": "MPI is initialised once in a process, and by nobody else's count",

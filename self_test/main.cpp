@@ -9,11 +9,13 @@
 
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/process/random.h"
+#include "measure.h"
 
 namespace {
 
@@ -174,8 +176,10 @@ int run() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   try {
+    // `hasten plan --measure` starts it as well.
+    if (argc == 3 && std::string_view(argv[1]) == "--measure") return hasten::self_test::measure(argv[2]);
     return run();
   } catch (const hasten::UsageError& error) {  // settings that this version cannot serve
     std::cerr << error.what() << '\n';

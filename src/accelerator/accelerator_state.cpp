@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerator/tracking_setup.h"
+#include "accelerator/verify_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_devices.h"
 #include "hasten/checkpoint/optimizer_state.h"
@@ -44,7 +45,8 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
       plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
       accumulation(accumulation_options(options)),
-      data_process(layout.data_process(process)),
+      verify(open_verify(read.environment, process)),
+      data_process(share_process(verify.get(), layout.data_process(process))),
       context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}) {
   start(read.environment);
 }
@@ -76,6 +78,8 @@ void AcceleratorState::start(const Environment& environment) {
   step_record->set_values({.check_gradients_every = options.watch.check_gradients_every,
                            .stop_on_nonfinite = options.watch.stop_on_nonfinite,
                            .scales_loss = precision->scaler_state().has_value()});
+  gradients->step_policies().add(training::StepOrder::kAfter, step_times);
+  backward_observers.add(step_times);
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
                                                                      .log = operations->logger("checkpoint"),
@@ -91,6 +95,15 @@ void AcceleratorState::start(const Environment& environment) {
   trackers = make_trackers(options, environment, process());
   plugins->monitor_steps(*gradients, trackers, process());
   tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
+  verified = attach_verify(verify, {.process = process(),
+                                    .layout = &layout,
+                                    .ddp = &options.ddp,
+                                    .models = &models,
+                                    .registry = &optimizer_registry,
+                                    .sharding = sharding,
+                                    .precision = precision,
+                                    .gradients = gradients,
+                                    .observers = &backward_observers});
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);
     operations->logger("accelerator").info(memory::describe(setting));
@@ -129,7 +142,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
                          operations->logger("accelerator"));
   parallel::BackwardContext context{.models = models.all(),
                                     .group = layout.data(),
-                                    .num_batches = accumulation.options().num_steps,
+                                    .num_batches = accumulation.options().num_steps * num_turns(),
                                     .ends_window = gradients->sync_gradients(),
                                     .optimizer_calls = gradients->optimizers().num_calls()};
   parallel::BackwardOptions own = given;
@@ -144,6 +157,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
     gradients->set_sync_gradients(context.ends_window);
   }
   gradients->set_joined_window(implied && !context.ends_window);
+  if (num_turns() > 1 && !context.ends_window) held = not_held_back();
   const parallel::NoSync until_all_end(std::move(held));
   const flight::PhaseScope phase("backward");
   const auto received = gradients->loaders().take_counts();
@@ -151,17 +165,39 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   trackers.count_step(received.num_samples);
   trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();
+  const training::BackwardFacts facts{loss, own.weight, received.num_samples, received.waited, context.ends_window};
+  backward_observers.before(facts);
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();
   plugins->begin_backward(loss);
   parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
   plugins->end_backward();
   gradients->optimizers().note_backward(!gradients->sync_gradients());
+  backward_observers.after(facts);
+}
+
+int64_t AcceleratorState::num_turns() const noexcept {
+  return verify ? verify->num_turns() : 1;
+}
+
+AcceleratorState::Models AcceleratorState::not_held_back() const {
+  Models all = models.all();
+  std::erase_if(all, [](const auto& model) { return model->step().window().holds_back(); });
+  return all;
 }
 
 parallel::NoSync AcceleratorState::accumulate(Models chosen) {
   advice.note_accumulate();
-  accumulation.next(*gradients);
+  if (num_turns() > 1) {
+    verify->accumulate([this](bool ends_pass) {
+      const auto& of = accumulation.options();
+      const bool ends = of.sync_with_dataloader && ends_pass;
+      accumulation.set_step(ends ? 0 : accumulation.step() + 1);
+      return ends || accumulation.step() % of.num_steps == 0;
+    });
+  } else {
+    accumulation.next(*gradients);
+  }
   if (gradients->sync_gradients()) return parallel::NoSync();
   return no_sync(std::move(chosen), accumulation.options().sync_each_batch);
 }
@@ -267,6 +303,7 @@ double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& paramete
   const double norm = precision->clip_grad_norm_(
       parameters, norm_type, [&] { return parallel::clip_grad_norm_(clip_parts(), parameters, max_norm, norm_type); });
   if (gradients->sync_gradients()) step_record->note_norm(norm);
+  if (verify && gradients->sync_gradients()) verify->note_norm(norm);
   return norm;
 }
 
@@ -277,6 +314,11 @@ void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameter
 
 parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgdOptions given) const {
   precision->require_whole_weights("local_sgd");
+  if (verify) {
+    throw UsageError(Origin{"verify", process().rank(), process().world_size()},
+                     "local_sgd lets the ranks drift apart by design, so N processes do not compute what one does. "
+                     "Leave it out for this run.");
+  }
   if (layout.divides_model()) {
     throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
                      "local_sgd with tp: it averages over all ranks, and those of a model hold other parts. Leave one "

@@ -14,6 +14,7 @@
 #include "accelerator/mixed_precision.h"
 #include "accelerator/read_options.h"
 #include "accelerator/step_record.h"
+#include "accelerator/step_times.h"
 #include "hasten/accelerator/options.h"
 #include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/ddp/backward.h"
@@ -29,7 +30,9 @@
 #include "hasten/process/process.h"
 #include "hasten/tracking/run/trackers.h"
 #include "hasten/training/accumulation.h"
+#include "hasten/training/backward_observers.h"
 #include "hasten/training/gradient_state.h"
+#include "hasten/training/verify_recorder.h"
 
 namespace hasten {
 
@@ -84,6 +87,10 @@ struct AcceleratorState {
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.
   std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder(), process());
+  std::shared_ptr<StepTimes> step_times = std::make_shared<StepTimes>();
+  /// Writes down what each step computes (hasten verify); null without HASTEN_VERIFY.
+  std::shared_ptr<training::VerifyRecorder> verify;
+  training::BackwardObservers backward_observers = {};
   /// This process as loaders see it.
   process::Process data_process;
   /// Opened round the forwards of models whose parameters are cut.
@@ -92,9 +99,14 @@ struct AcceleratorState {
   parallel::ContextParallel context;
   /// Models whose forwards are a phase in the page of this rank.
   std::map<const parallel::ForwardScopes*, std::weak_ptr<parallel::ForwardScopes>> recorded_models = {};
+  /// Takes the recorder off this loop.
+  std::shared_ptr<void> verified = {};
 
  private:
   AcceleratorState(const ReadOptions& read, const process::Process& process);
+  /// Backwards of one batch of each rank: several where this process computes those of all ranks.
+  int64_t num_turns() const noexcept;
+  Models not_held_back() const;
   void cut(torch::nn::Module& module, bool is_empty);
   parallel::ClipParts clip_parts() const { return {process().group(), layout, sharding}; }
   void start(const Environment& environment);

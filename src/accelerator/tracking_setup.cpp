@@ -10,6 +10,7 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
+#include "hasten/training/verify_recorder.h"
 
 namespace hasten {
 namespace {
@@ -34,6 +35,11 @@ tracking::Trackers make_trackers(const AcceleratorOptions& options, const Enviro
                                 .world_size = process.world_size(),
                                 .run_key = {},
                                 .environment = environment};
+  // A run of hasten verify leaves no run behind: ranks but the main one follow none.
+  if (training::verify_recorder() != nullptr) {
+    setup.rank = 1;
+    setup.options.per_rank_metrics = false;
+  }
   if (!setup.log_with.empty()) {
     setup.run_key = tracking::make_run_id();
     const comm::Purpose purpose("start of the trackers");

@@ -16,6 +16,7 @@
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
+#include "hasten/training/verify_recorder.h"
 
 namespace hasten::checkpoint {
 
@@ -141,7 +142,9 @@ Checkpoints::Checkpoints(RunParts parts, ProjectConfiguration project)
 Checkpoints::~Checkpoints() = default;
 
 Save Checkpoints::save_state(const std::string& path, const SaveOptions& options) {
-  return save_run(*impl_, path, options);
+  // A run of hasten verify leaves the program's checkpoints alone.
+  const auto* recorder = training::verify_recorder();
+  return save_run(*impl_, recorder != nullptr ? recorder->scratch("checkpoint") : path, options);
 }
 
 HookHandle Checkpoints::add_save_hook(Hook hook) {

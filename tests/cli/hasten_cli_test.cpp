@@ -42,6 +42,7 @@ constexpr const char* kHelp =
     "  track            show how far the trackers of runs have come, complete or replay runs\n"
     "  board            make one HTML page of runs: curves, images, settings, speed of ranks\n"
     "  plan             print memory and step time of a training, and the layout to take\n"
+    "  verify           check that N processes compute what one does, and say why not\n"
     "  to-fsdp2         bring a configuration of FSDP 1 to FSDP 2\n"
     "  completion       print the completion of bash or zsh\n"
     "\n"
@@ -96,7 +97,8 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   add_flags("hasten", kHelp, flags);
   for (const char* command :
        {"launch", "ps", "watch", "stacks", "trace", "config", "env", "test", "tpu-config", "estimate-memory",
-        "merge-weights", "convert", "zero-to-fp32", "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
+        "merge-weights", "convert", "zero-to-fp32", "checkpoint", "track", "board", "plan", "verify", "to-fsdp2",
+        "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

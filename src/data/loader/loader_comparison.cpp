@@ -24,15 +24,16 @@ std::string describe(const int64_t* facts) {
 }  // namespace
 
 void check_same_loader(const process::Process& process, const LoaderDescription& mine) {
-  if (process.world_size() == 1) return;
+  const int num_ranks = process.group().world_size();
+  if (num_ranks == 1) return;
   const comm::Purpose purpose("prepare of a loader");
   const std::vector<int64_t> facts = {mine.num_samples ? static_cast<int64_t>(*mine.num_samples) : kUnknown,
                                       static_cast<int64_t>(mine.batch_size), mine.drop_last ? 1 : 0};
   const auto count = static_cast<int64_t>(facts.size());
-  const at::Tensor all = at::empty({process.world_size(), count}, at::kLong);
+  const at::Tensor all = at::empty({num_ranks, count}, at::kLong);
   process.group().all_gather_into_(all.view({-1}), torch::tensor(facts, at::kLong));
   const auto* first = all.const_data_ptr<int64_t>();
-  for (int rank = 1; rank < process.world_size(); ++rank) {
+  for (int rank = 1; rank < num_ranks; ++rank) {
     const auto* theirs = first + rank * count;
     if (std::equal(first, first + count, theirs)) continue;
     throw UsageError(Origin{"data", process.rank(), process.world_size()},

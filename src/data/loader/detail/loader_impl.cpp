@@ -5,6 +5,7 @@
 
 #include "data/loader/detail/dispatch.h"
 #include "data/loader/detail/staging.h"
+#include "data/loader/detail/verified_pass.h"
 #include "hasten/comm/nested/nested_operations.h"
 #include "hasten/data/sampler/rng_sync.h"
 
@@ -70,6 +71,8 @@ bool LoaderImpl::adopt(const process::Process& process, std::shared_ptr<training
   // In a world of one as well if it is requested, so that the loop gets the same remainders on any number of ranks.
   const bool by_default = facts.is_stream && own.put_on_device && process.world_size() > 1;
   dispatches_ = facts.can_be_dispatched && own.dispatch_batches.value_or(by_default);
+  // One process that computes the shares of all ranks reads each itself.
+  if (const auto* recorder = training::verify_recorder(); recorder && recorder->num_shares() > 1) dispatches_ = false;
   return true;
 }
 
@@ -100,6 +103,7 @@ void LoaderImpl::require_all(bool shares) const {
 }
 
 void LoaderImpl::synchronize_generators() const {
+  if (auto* recorder = training::verify_recorder()) recorder->begin_pass();
   if (!process_) return;
   if (own_.synchronizes(RngType::kTorch)) synchronize_cpu_generator(process_->group());
   if (own_.synchronizes(RngType::kCuda)) synchronize_cuda_generator(process_->group(), process_->device());
@@ -109,7 +113,10 @@ void LoaderImpl::show(PipelineStages& stages) const {
   stages.origin = origin();
   if (process_ && own_.put_on_device && !process_->device().is_cpu() && operations_.map_tensors)
     stages.transfer = transfer_stage();
-  stages.received = epochs_.follow();
+  stages.received = [follow = epochs_.follow(), then = std::move(stages.received)](std::optional<size_t> end) {
+    follow(end);
+    if (then) then(end);
+  };
   if (process_) stages.failed = leaves_words(process_->group());
   stages.gradient_state = gradient_state_;
   stages.remainder.drop_last = options_.drop_last;
@@ -146,6 +153,9 @@ PipelineStages LoaderImpl::dispatched(std::shared_ptr<Dispatcher> dispatcher, st
   stages.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it
   stages.remainder.at_last = LastRemainder::kAlways;
   stages.owner = std::move(owner);
+  if (auto* recorder = training::verify_recorder()) {
+    std::make_shared<VerifiedPass>(*recorder, operations_, true, process_->rank())->observe(stages);
+  }
   return stages;
 }
 

@@ -4,11 +4,26 @@
 #include <algorithm>
 
 #include "data/loader/detail/recorded_epoch.h"
+#include "data/loader/detail/verified_pass.h"
 #include "data/loader/detail/worker_pool.h"
 #include "hasten/core/error.h"
 #include "hasten/data/sampler/worker_random.h"
+#include "hasten/process/random.h"
 
 namespace hasten::data::detail {
+namespace {
+
+// Where one process computes the shares of several ranks, the order is drawn apart from the program's draws, as ranks
+// draw it.
+void draw_apart(EpochStart& start) {
+  const auto* recorder = training::verify_recorder();
+  if (recorder == nullptr || recorder->num_shares() == 1 || start.position > 0 || !start.generator.empty()) return;
+  const at::Tensor state = process::capture_random_state().cpu;
+  const auto* bytes = state.const_data_ptr<uint8_t>();
+  start.generator.assign(bytes, bytes + state.numel());
+}
+
+}  // namespace
 
 MapLoader::MapLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations,
                      LoaderFacts facts, std::unique_ptr<SampleSource> samples, std::unique_ptr<AnySampler> sampler)
@@ -53,6 +68,7 @@ std::shared_ptr<EpochPipeline> MapLoader::begin(size_t skip) {
   require_all(source_.shares());
   synchronize_generators();
   EpochStart start = epochs_.begin();
+  draw_apart(start);
   set_epoch(start.epoch);
   record_epoch(start.epoch);
   if (start.position > 0) {
@@ -121,18 +137,10 @@ PipelineStages MapLoader::reading(const BatchShardOptions& shard, size_t skip, c
   const bool fills = shard.even_batches && !shard.drop_last;
   const size_t round = shard.split_batches ? 1 : static_cast<size_t>(shard.world_size);
   ShardStart shard_start{start.position, source_.begin(start, fills ? round : 0)};
-  BatchShard plan(
-      shard, [this] { return source_.next(); }, std::move(shard_start));
+  const auto next_indices = [this] { return source_.next(); };
   PipelineStages stages;
   stages.origin = origin();
   stages.owner = shared_from_this();
-  stages.plan = [skip, plan = std::move(plan)]() mutable -> std::optional<PlannedBatch> {
-    for (; skip > 0 && plan.next(); --skip) {
-    }
-    auto next = plan.next();
-    if (!next) return std::nullopt;
-    return PlannedBatch{std::move(*next)};
-  };
   const uint64_t seed = own_.data_seed.value_or(source_.seed().value_or(0));
   stages.fetch = {.fetch =
                       [this, origin = stages.origin, seed, epoch = start.epoch](size_t worker, const Indices& indices) {
@@ -143,6 +151,21 @@ PipelineStages MapLoader::reading(const BatchShardOptions& shard, size_t skip, c
                   .max_jobs = options_.max_jobs,
                   .enforce_ordering = options_.enforce_ordering,
                   .timeout = options_.timeout};
+  if (auto* recorder = training::verify_recorder(); recorder && !dispatches()) {
+    const auto pass =
+        std::make_shared<VerifiedPass>(*recorder, operations_, prepared(), process_ ? process_->rank() : 0);
+    const auto read = [fetch = stages.fetch.fetch](const Indices& indices) { return fetch(0, indices); };
+    pass->plan(stages, SharePlan(shard, pass->takes_all(), next_indices, shard_start), skip, read, nullptr);
+    return stages;
+  }
+  stages.plan =
+      [skip, plan = BatchShard(shard, next_indices, std::move(shard_start))]() mutable -> std::optional<PlannedBatch> {
+    for (; skip > 0 && plan.next(); --skip) {
+    }
+    auto next = plan.next();
+    if (!next) return std::nullopt;
+    return PlannedBatch{std::move(*next)};
+  };
   return stages;
 }
 

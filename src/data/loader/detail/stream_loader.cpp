@@ -10,6 +10,7 @@
 #include "data/loader/detail/dispatch.h"
 #include "data/loader/detail/read_ahead.h"
 #include "data/loader/detail/recorded_epoch.h"
+#include "data/loader/detail/verified_pass.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -173,17 +174,26 @@ PipelineStages StreamLoader::sharded_stages(size_t skip, size_t position) {
   PipelineStages stages;
   show(stages);
   stages.owner = shared_from_this();
-  stages.plan = [skip, places,
-                 plan =
-                     BatchShard(shard, source, {position, std::move(head)})]() mutable -> std::optional<PlannedBatch> {
-    std::optional<ShardedBatch> next;
-    for (; (next = plan.next()) && skip > 0; --skip) places->window.forget_before(next->end);
-    if (!next) return std::nullopt;
-    PlannedBatch planned{std::move(*next)};
-    planned.ready = places->window.pick(planned.shard.indices);
-    places->window.forget_before(planned.shard.end);
-    return planned;
-  };
+  if (auto* recorder = training::verify_recorder()) {
+    const auto pass =
+        std::make_shared<VerifiedPass>(*recorder, operations_, prepared(), process_ ? process_->rank() : 0);
+    pass->plan(
+        stages, SharePlan(shard, pass->takes_all(), source, {position, std::move(head)}), skip,
+        [places](const Indices& indices) { return places->window.pick(indices); },
+        [places](size_t end) { places->window.forget_before(end); });
+  } else {
+    stages.plan =
+        [skip, places,
+         plan = BatchShard(shard, source, {position, std::move(head)})]() mutable -> std::optional<PlannedBatch> {
+      std::optional<ShardedBatch> next;
+      for (; (next = plan.next()) && skip > 0; --skip) places->window.forget_before(next->end);
+      if (!next) return std::nullopt;
+      PlannedBatch planned{std::move(*next)};
+      planned.ready = places->window.pick(planned.shard.indices);
+      places->window.forget_before(planned.shard.end);
+      return planned;
+    };
+  }
   stages.remainder.total_batch_size = total_batch_size();
   stages.remainder.at_last = LastRemainder::kAsBefore;
   if (dataset_length_ && !options_.drop_last) {

@@ -1,0 +1,24 @@
+// Compares two runs of a program, step by step and in causal order, and names the first thing that differs with its
+// likely cause (docs/verify.md). Pure; the command `hasten verify` makes the runs.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "hasten/plan/verify_record.h"
+#include "hasten/plan/verify_verdict.h"
+
+namespace hasten::plan {
+
+struct VerifyRunsOptions {
+  /// Relative to the larger norm, times the root of the step's number. Unset: 2e-5, with fp16 or bf16 on a side 2e-2.
+  std::optional<double> tolerance = {};
+};
+
+/// `one` is the run that is taken for right. Collective: no. Blocks: no. Throws: nothing.
+VerifyVerdict compare_runs(const VerifyRun& one, const VerifyRun& many, const VerifyRunsOptions& options = {});
+
+/// Returns one or two lines, ended: what `hasten verify` prints.
+std::string verify_text(const VerifyVerdict& verdict, const VerifyRun& one, const VerifyRun& many);
+
+}  // namespace hasten::plan
