@@ -15,6 +15,7 @@
 #include "hasten/files/folders/retention.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
 
@@ -143,6 +144,12 @@ Checkpoints::~Checkpoints() = default;
 
 void require_whole_parameters(const RunParts& run, const char* what) {
   for (const auto* module : run.models->modules()) {
+    if (parallel::has_stages(*module)) {
+      throw UsageError(
+          Origin{"checkpoint", run.process.rank(), run.process.world_size()}, what,
+          " of a model on several stages (pp) is not there yet. Save its weights with save_model, and load "
+          "them before prepare.");
+    }
     if (!parallel::has_parts(*module)) continue;
     throw UsageError(Origin{"checkpoint", run.process.rank(), run.process.world_size()}, what,
                      " of a model that is cut over tp is not there yet. Save its weights with save_model, and load "

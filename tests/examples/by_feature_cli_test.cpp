@@ -61,6 +61,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"local_sgd", 3},
                                         {"metrics", 13},
                                         {"mixed_precision", 6},
+                                        {"pipeline_parallel", 4},
                                         {"preemption", 12},
                                         {"profiler", 9},
                                         {"resume", 27},
@@ -124,6 +125,10 @@ TEST_P(ByFeatureOnProcesses, CommHooksAndSyncBatchNormLearn) {
   for (const char* program : {"comm_hooks", "sync_batch_norm"}) {
     EXPECT_THAT(output(program), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n")) << program;
   }
+}
+
+TEST_P(ByFeatureOnProcesses, StagesLearnAsOneProcess) {
+  EXPECT_EQ(output("pipeline_parallel"), run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out);
 }
 
 TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {

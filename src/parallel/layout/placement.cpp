@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 
 #include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/stages.h"
 
 namespace hasten::parallel {
 
@@ -28,7 +29,9 @@ std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
   return placed == nullptr ? parameter.sizes().vec() : placed->placement(parameter)->sizes;
 }
 
-at::Tensor gather_parameter(const at::Tensor& parameter) {
+namespace {
+
+at::Tensor gather_parts(const at::Tensor& parameter) {
   const auto* const placed = placed_by(parameter);
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
@@ -38,6 +41,14 @@ at::Tensor gather_parameter(const at::Tensor& parameter) {
   std::vector<at::Tensor> parts = placed->group().all_gather(parameter.detach().movedim(cut.dim, 0).contiguous());
   for (auto& part : parts) part = part.movedim(0, cut.dim);
   return join_parts(parts, cut);
+}
+
+}  // namespace
+
+at::Tensor gather_parameter(const at::Tensor& parameter) {
+  const auto* const staged = staged_by(parameter);
+  if (staged == nullptr) return gather_parts(parameter);
+  return staged->from_holder(parameter, staged->is_first_holder(parameter) ? gather_parts(parameter) : at::Tensor());
 }
 
 at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part) {
