@@ -11,7 +11,6 @@
 
 #include "hasten/core/error.h"
 #include "parallel/pipeline/operator_values.h"
-#include "parallel/pipeline/weight_queue.h"
 
 namespace hasten::parallel::pipeline {
 namespace {
@@ -55,6 +54,7 @@ struct ForwardPass::Call {
   size_t number = 0;
   /// Arguments that it writes to, as the program has them.
   std::vector<at::Tensor> written = {};
+  std::shared_ptr<const Recipe> recipe = {};
 
   const std::string& name() const { return op.schema().name(); }
   size_t num_arguments() const { return op.schema().arguments().size(); }
@@ -107,10 +107,10 @@ void ForwardPass::carry_out(const c10::OperatorHandle& op, interception::Stack& 
   for (size_t i = call.begin; i < stack.size(); ++i) {
     visit_tensors_of(stack[i], [&](const at::Tensor& tensor) {
       if (auto* const value = StagedTensor::of(tensor)) return bring(*value, stage);
-      const auto* const record = axis_.find(tensor);
-      if (record != nullptr && !record->stages.contains(stage)) axis_.add_holder(tensor, stage);
+      hold(tensor, stage);
     });
   }
+  call.recipe = recipe_of(call);
   call.number = next_call_++;
   if (!options_.records) require_recorded(call);
   axis_.has(stage) ? compute(call) : stand_in(call);
@@ -148,8 +148,54 @@ void ForwardPass::require_recorded(const Call& call) const {
 
 // ---- Values between stages.
 
+void ForwardPass::hold(const at::Tensor& parameter, int stage) {
+  const auto* const record = axis_.find(parameter);
+  if (record != nullptr && !record->stages.contains(stage)) axis_.add_holder(parameter, stage);
+}
+
+std::shared_ptr<const Recipe> ForwardPass::recipe_of(const Call& call) const {
+  bool is_of_parameters = call.written.empty() && !call.op.hasTag(at::Tag::nondeterministic_seeded);
+  for (size_t i = call.begin; i < call.stack.size(); ++i) {
+    visit_tensors_of(call.stack[i], [&](const at::Tensor& tensor) {
+      const auto* const value = StagedTensor::of(tensor);
+      const bool is_known = value != nullptr ? value->recipe() != nullptr : axis_.find(tensor) != nullptr;
+      is_of_parameters = is_of_parameters && is_known;
+    });
+  }
+  if (!is_of_parameters) return nullptr;
+  const auto begin = call.stack.begin() + static_cast<std::ptrdiff_t>(call.begin);
+  return std::make_shared<Recipe>(Recipe{call.op, {begin, call.stack.end()}});
+}
+
+// A tied weight's t() is no activation: the later stage holds the weight, too.
+at::Tensor ForwardPass::remake(const StagedTensor& value, int stage) {
+  interception::Stack stack = value.recipe()->arguments;
+  for (const c10::IValue& argument : stack) {
+    visit_tensors_of(argument, [&](const at::Tensor& tensor) {
+      if (auto* const other = StagedTensor::of(tensor)) return bring(*other, stage);
+      hold(tensor, stage);
+    });
+  }
+  if (!axis_.has(stage)) return {};
+  put_locals(stack, 0, stage);
+  const Inside inside;
+  value.recipe()->op.callBoxed(stack);
+  std::vector<at::Tensor> results;
+  for (const c10::IValue& result : stack) {
+    if (result.isTensor()) results.push_back(result.toTensor());
+    if (!result.isTensorList()) continue;
+    for (const at::Tensor& tensor : result.toTensorVector()) results.push_back(tensor);
+  }
+  return results.at(static_cast<size_t>(value.id().result));
+}
+
 void ForwardPass::bring(StagedTensor& value, int stage) {
   if (value.stage() == stage || value.copies().contains(stage)) return;
+  if (value.recipe() != nullptr) {
+    const at::Tensor made = remake(value, stage);
+    value.copies()[stage] = made;
+    return;
+  }
   const Transfer& transfer = transfer_of(value, stage);
   const int from = axis_.rank_of(value.stage()), to = axis_.rank_of(stage);
   at::Tensor copy;
@@ -236,17 +282,20 @@ void ForwardPass::send_what_was_made() {
 void ForwardPass::compute(Call& call) {
   // A message may still read what is about to be written.
   if (!call.written.empty() && !options_.records && !sent_.empty()) axis_.messages().finish();
+  const auto linear = linear_of(call);
+  // A value of an earlier stage that is written to becomes one of this stage.
   for (size_t i = 0; i < call.num_arguments(); ++i) {
-    replace_tensors_of(call.stack[call.begin + i], [&](const at::Tensor& tensor) {
+    if (!call.writes(i)) continue;
+    visit_tensors_of(call.stack[call.begin + i], [&](const at::Tensor& tensor) {
       auto* const value = StagedTensor::of(tensor);
-      if (value == nullptr) return tensor;
-      if (value->stage() == call.stage) return value->local();
-      const at::Tensor copy = value->copies().at(call.stage);
-      return call.writes(i) ? copy.clone() : copy;
+      if (value == nullptr || value->stage() == call.stage) return;
+      at::Tensor& copy = value->copies().at(call.stage);
+      copy = copy.clone();
     });
   }
+  put_locals(call.stack, call.begin, call.stage);
   try {
-    run_locally(call);
+    run_locally(call, linear);
   } catch (const std::exception& error) {
     if (options_.records) {
       axis_.messages().tell_failure(text(call.name(), ": ", error.what()), told_tag());
@@ -280,7 +329,35 @@ void ForwardPass::compute(Call& call) {
   give_results(call, known, locals);
 }
 
-void ForwardPass::run_locally(Call& call) {
+void ForwardPass::put_locals(interception::Stack& stack, size_t begin, int stage) const {
+  for (size_t i = begin; i < stack.size(); ++i) {
+    replace_tensors_of(stack[i], [&](const at::Tensor& tensor) {
+      auto* const value = StagedTensor::of(tensor);
+      if (value == nullptr) return tensor;
+      return value->stage() == stage ? value->local() : value->copies().at(stage);
+    });
+  }
+}
+
+// x @ weight.t(), as libtorch's Linear computes it: the parameters.
+std::optional<LinearParameters> ForwardPass::linear_of(const Call& call) const {
+  const bool has_bias = call.name() == "aten::addmm";
+  if (!options_.defers_weights || (!has_bias && call.name() != "aten::matmul")) return std::nullopt;
+  const size_t x = call.begin + (has_bias ? 1 : 0);
+  const auto* const transposed = StagedTensor::of(call.stack[x + 1].toTensor());
+  if (transposed == nullptr || transposed->recipe() == nullptr) return std::nullopt;
+  const auto& recipe = *transposed->recipe();
+  if (recipe.op.schema().name() != "aten::t" || axis_.find(recipe.arguments[0].toTensor()) == nullptr)
+    return std::nullopt;
+  const bool is_plain = !has_bias || (axis_.find(call.stack[call.begin].toTensor()) != nullptr &&
+                                      call.stack[x + 2].toScalar().equal(1) && call.stack[x + 3].toScalar().equal(1));
+  if (!is_plain) return std::nullopt;
+  return LinearParameters{.x = x - call.begin,
+                          .weight = recipe.arguments[0].toTensor(),
+                          .bias = has_bias ? call.stack[call.begin].toTensor() : at::Tensor()};
+}
+
+void ForwardPass::run_locally(Call& call, const std::optional<LinearParameters>& linear) {
   const Inside inside;
   std::optional<StageAxis::OwnRandom> random;
   if (call.op.hasTag(at::Tag::nondeterministic_seeded)) random.emplace(axis_);
@@ -293,7 +370,15 @@ void ForwardPass::run_locally(Call& call) {
     call.stack.emplace_back(result);
     return;
   }
-  if (!options_.defers_weights || !carry_out_deferred(call.op, call.stack)) call.op.callBoxed(call.stack);
+  if (linear) {
+    const at::Tensor x = call.stack[call.begin + linear->x].toTensor();
+    if (can_be_deferred(x, *linear)) {
+      call.stack.resize(call.begin);
+      call.stack.emplace_back(deferred_linear(x, *linear));
+      return;
+    }
+  }
+  call.op.callBoxed(call.stack);
 }
 
 void ForwardPass::stand_in(Call& call) {
@@ -350,10 +435,11 @@ void ForwardPass::give_results(Call& call, const CallRecord& record, const std::
     if (is_sent) to_send_[id] = {call.stage, locals[i]};
     if (call.result_is_written(slot) && next_written < call.written.size()) {
       const at::Tensor self = call.written[next_written++];
-      if (auto* const value = StagedTensor::of(self)) value->become({facts, call.stage, id, front_, locals[i]});
+      if (auto* const value = StagedTensor::of(self))
+        value->become({facts, call.stage, id, front_, locals[i], nullptr});
       return self;
     }
-    return axis_.wrap({facts, call.stage, id, front_, locals[i]});
+    return axis_.wrap({facts, call.stage, id, front_, locals[i], call.recipe});
   };
   for (size_t slot = 0; slot < record.slots.size(); ++slot) {
     c10::IValue& result = call.stack[call.begin + slot];

@@ -9,11 +9,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "parallel/pipeline/program.h"
 #include "parallel/pipeline/stage_axis.h"
+#include "parallel/pipeline/weight_queue.h"
 
 namespace hasten::parallel::pipeline {
 
@@ -76,6 +79,11 @@ class ForwardPass {
 
   void take_turn(int stage);
   void bring(StagedTensor& value, int stage);
+  void hold(const at::Tensor& parameter, int stage);
+  at::Tensor remake(const StagedTensor& value, int stage);
+  std::shared_ptr<const Recipe> recipe_of(const Call& call) const;
+  std::optional<LinearParameters> linear_of(const Call& call) const;
+  void put_locals(interception::Stack& stack, size_t begin, int stage) const;
   const Transfer& transfer_of(const StagedTensor& value, int stage);
   void require_in_order(const StagedTensor& value, int stage) const;
   void send(const at::Tensor& local, const Transfer& transfer);
@@ -84,7 +92,7 @@ class ForwardPass {
   void send_what_was_made();
   void require_recorded(const Call& call) const;
   void compute(Call& call);
-  void run_locally(Call& call);
+  void run_locally(Call& call, const std::optional<LinearParameters>& linear);
   void stand_in(Call& call);
   void tell_numbers(const Call& call);
   void give_results(Call& call, const CallRecord& record, const std::vector<at::Tensor>& locals);

@@ -135,7 +135,7 @@ struct Pipeline::Impl {
   std::vector<int> rank_of_stage();
   void divide();
   Program& program(const std::string& key, const std::function<at::Tensor()>& forward);
-  at::Tensor share(const at::Tensor& mine, int stage, const at::TensorOptions& options) const;
+  at::Tensor share(const at::Tensor& mine, int stage, c10::ScalarType dtype) const;
 };
 
 // Checks what the options say of the order, before anything is divided.
@@ -225,7 +225,7 @@ Program& Pipeline::Impl::program(const std::string& key, const std::function<at:
 }
 
 // Gives every rank the value that the rank of a stage has.
-at::Tensor Pipeline::Impl::share(const at::Tensor& mine, int stage, const at::TensorOptions& options_) const {
+at::Tensor Pipeline::Impl::share(const at::Tensor& mine, int stage, c10::ScalarType dtype) const {
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
   const int root = axis->rank_of(stage);
@@ -236,9 +236,9 @@ at::Tensor Pipeline::Impl::share(const at::Tensor& mine, int stage, const at::Te
   }
   axis->group().broadcast_(sizes, root);
   const auto* const row = sizes.const_data_ptr<int64_t>();
-  const at::Tensor value = axis->has(stage)
-                               ? mine.cpu().contiguous()
-                               : at::empty({row + 1, static_cast<size_t>(row[0])}, options_.device(at::kCPU));
+  const at::IntArrayRef shape(row + 1, static_cast<size_t>(row[0]));
+  const at::Tensor value =
+      axis->has(stage) ? mine.cpu().contiguous() : at::empty(shape, at::TensorOptions(dtype).device(at::kCPU));
   axis->group().broadcast_(value, root);
   return value.to(axis->device());
 }
@@ -363,8 +363,7 @@ at::Tensor Pipeline::infer(const Calls& calls, const std::vector<std::string>& k
   const int stage = input.programs[0]->result_stage;
   const at::Tensor mine = axis.has(stage) ? joined(outputs) : at::Tensor();
   if (!gather) return mine;
-  const auto& record = *input.programs[0];
-  return impl_->share(mine, stage, at::TensorOptions(record.result_dtype));
+  return impl_->share(mine, stage, input.programs[0]->result_dtype);
 }
 
 double Pipeline::clip_grad_norm_(double max_norm, double norm_type) const {

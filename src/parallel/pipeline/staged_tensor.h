@@ -5,6 +5,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
 
 #include <compare>
@@ -41,6 +43,13 @@ struct ValueId {
   auto operator<=>(const ValueId&) const = default;
 };
 
+/// How a value is made of parameters alone, such as weight.t(): each stage that takes it makes its own.
+struct Recipe {
+  c10::OperatorHandle op;
+  /// As the program gave them: parameters, values with a recipe, and what is no tensor.
+  std::vector<c10::IValue> arguments;
+};
+
 /// A value and where it was made.
 struct StagedValue {
   ValueFacts facts = {};
@@ -50,6 +59,8 @@ struct StagedValue {
   int front = -1;
   /// The value on a rank that has the stage; undefined elsewhere.
   at::Tensor local = {};
+  /// Null for a value that depends on activations.
+  std::shared_ptr<const Recipe> recipe = {};
 };
 
 class StagedTensor final : public c10::TensorImpl {
@@ -66,6 +77,7 @@ class StagedTensor final : public c10::TensorImpl {
   const ValueId& id() const noexcept { return value_.id; }
   int front() const noexcept { return value_.front; }
   const at::Tensor& local() const noexcept { return value_.local; }
+  const Recipe* recipe() const noexcept { return value_.recipe.get(); }
   /// The value on later stages that have taken it; undefined where they are another rank's.
   std::map<int, at::Tensor>& copies() noexcept { return copies_; }
 

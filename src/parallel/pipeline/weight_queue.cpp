@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/placement.h"
 #include "parallel/tensor/cut_axis.h"
 
@@ -24,10 +25,6 @@ void accumulate(const at::Tensor& parameter, const at::Tensor& gradient) {
     parameter.backward(gradient.to(parameter.scalar_type()).view(parameter.sizes()));
   }
 }
-
-struct LinearParameters {
-  at::Tensor weight, bias;
-};
 
 struct DeferredLinear : torch::autograd::Function<DeferredLinear> {
   // The parameters are no inputs of the node: their gradients come by another way.
@@ -91,18 +88,15 @@ void WeightQueue::run(std::pair<int, int> key) {
   for (const auto& compute : found.mapped()) compute();
 }
 
-bool carry_out_deferred(const c10::OperatorHandle& op, interception::Stack& stack) {
-  if (!at::GradMode::is_enabled() || op.schema().name() != "aten::linear") return false;
-  const size_t begin = stack.size() - op.schema().arguments().size();
-  const at::Tensor x = stack[begin].toTensor(), weight = stack[begin + 1].toTensor();
-  const at::Tensor bias = stack[begin + 2].isTensor() ? stack[begin + 2].toTensor() : at::Tensor();
-  const bool plain_bias = !bias.defined() || bias.is_leaf();
+bool can_be_deferred(const at::Tensor& x, const LinearParameters& linear) {
+  const bool plain_bias = !linear.bias.defined() || is_own_leaf(linear.bias);
   // Without a gradient of its input there is no backward that could be split.
-  if (!is_own_leaf(weight) || !plain_bias || tensor::GlobalTensor::of(x) != nullptr || !x.requires_grad()) return false;
-  const at::Tensor result = DeferredLinear::apply(x, LinearParameters{weight, bias});
-  stack.resize(begin);
-  stack.emplace_back(result);
-  return true;
+  return at::GradMode::is_enabled() && is_own_leaf(linear.weight) && plain_bias &&
+         tensor::GlobalTensor::of(x) == nullptr && x.requires_grad();
+}
+
+at::Tensor deferred_linear(const at::Tensor& x, const LinearParameters& linear) {
+  return DeferredLinear::apply(x, linear);
 }
 
 }  // namespace hasten::parallel::pipeline

@@ -6,14 +6,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <functional>
 #include <map>
 #include <utility>
 #include <vector>
-
-#include "hasten/interception/interceptor.h"
 
 namespace hasten::parallel::pipeline {
 
@@ -45,8 +42,17 @@ class WeightQueue::Scope {
   WeightQueue* before_;
 };
 
-/// Carries out aten::linear on leaves that need gradients so that its backward leaves them to a queue. Returns false,
-/// with the arguments as they were, for anything else. Collective: no. Blocks: no. Throws: nothing of its own.
-bool carry_out_deferred(const c10::OperatorHandle& op, interception::Stack& stack);
+/// A product x @ weight.t(), with a bias or without.
+struct LinearParameters {
+  /// The place of x among the operator's arguments.
+  size_t x = 0;
+  at::Tensor weight, bias;
+};
+
+/// Returns true if the parameters are leaves that need gradients, whole on this rank, and x needs one.
+bool can_be_deferred(const at::Tensor& x, const LinearParameters& linear);
+
+/// Returns the product; its backward leaves the gradients of the parameters to the queue that is open then.
+at::Tensor deferred_linear(const at::Tensor& x, const LinearParameters& linear);
 
 }  // namespace hasten::parallel::pipeline

@@ -55,7 +55,9 @@ TEST(InferencePipeline, LeavesOutputsOnTheLastRankUnlessTheyAreGathered) {
     const auto model = prepare_inference_pipeline(nets[static_cast<size_t>(process.rank())], process.group());
     const at::Tensor output = model(at::ones({4, 3}), at::ones({4, 4}));
     EXPECT_EQ(output.defined(), process.rank() == 1);
-    if (output.defined()) EXPECT_EQ(output.sizes(), (std::vector<int64_t>{4, 2}));
+    if (output.defined()) {
+      EXPECT_EQ(output.sizes(), (std::vector<int64_t>{4, 2}));
+    }
   });
 }
 

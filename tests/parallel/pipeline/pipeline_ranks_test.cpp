@@ -50,7 +50,7 @@ void expect_whole_weights(const ParallelModel& model, const Pipeline& pipeline, 
     const auto ends = [&name = name](const std::string& end) { return name.ends_with(end); };
     if (std::any_of(model.without_gradient.begin(), model.without_gradient.end(), ends)) continue;
     ASSERT_EQ(whole.at(name).sizes(), wanted.sizes()) << name;
-    EXPECT_LT((whole.at(name) - wanted).abs().max().item<double>(), 1e-4) << model.name << ' ' << name;
+    EXPECT_LT((whole.at(name) - wanted).abs().max().item<double>(), 1e-3) << model.name << ' ' << name;
   }
 }
 
@@ -147,11 +147,11 @@ TEST_P(PipelineLanguageModels, TrainWithFewerMicrobatchesThanStagesAndUnevenOnes
 TEST(Pipeline, TrainsOnFourRanksOfTwoStagesThatCutBlocks) {
   // Attention and the inner layers of a block apart.
   std::vector<std::string> stages;
-  for (const char* layer : {"0", "1", "2", "3"}) {
-    if (*layer != '0') stages.push_back(std::string("model.layers.") + layer);
-    stages.push_back(std::string("model.layers.") + layer + ".mlp");
+  for (const char* block : {"0", "1", "2", "3"}) {
+    if (*block != '0') stages.push_back(std::string("transformer.h.") + block);
+    stages.push_back(std::string("transformer.h.") + block + ".ln_2");
   }
-  expect_like_one_process(llama_model(), {.pp = 4, .options = {.stages = stages, .chunks = 2, .microbatches = 8}});
+  expect_like_one_process(gpt2_model(), {.pp = 4, .options = {.stages = stages, .chunks = 2, .microbatches = 8}});
 }
 
 // ---- What a forward may do, and what is refused.
@@ -185,8 +185,10 @@ at::Tensor gradient_of_first(const std::function<at::Tensor(torch::nn::Sequentia
 
 void expect_first_gradient(const Pipeline& pipeline, torch::nn::Sequential& net, const at::Tensor& wanted) {
   const at::Tensor mine = net[0]->as<torch::nn::LinearImpl>()->weight.grad();
-  if (pipeline.group().rank() == 0) EXPECT_TRUE(at::allclose(mine, wanted, 1e-5, 1e-7));
-  if (pipeline.group().rank() != 0) EXPECT_FALSE(mine.defined());
+  ASSERT_EQ(mine.defined(), pipeline.group().rank() == 0);
+  if (mine.defined()) {
+    EXPECT_TRUE(at::allclose(mine, wanted, 1e-5, 1e-7));
+  }
 }
 
 at::Tensor layer(torch::nn::Sequential& net, size_t i, const at::Tensor& x) {
