@@ -56,6 +56,9 @@ namespace metrics {
 namespace mixed_precision {
 #include "by_feature/mixed_precision.cpp"
 }
+namespace pipeline_parallel {
+#include "by_feature/pipeline_parallel.cpp"
+}
 namespace preemption {
 #include "by_feature/preemption.cpp"
 }
@@ -100,6 +103,7 @@ int main(int argc, char** argv) {
       {"local_sgd", local_sgd::main},
       {"metrics", metrics::main},
       {"mixed_precision", mixed_precision::main},
+      {"pipeline_parallel", pipeline_parallel::main},
       {"preemption", [&] { return preemption::main(argc - 1, argv + 1); }},
       {"profiler", [&] { return profiler::main(argc - 1, argv + 1); }},
       {"resume", [&] { return resume::main(argc - 1, argv + 1); }},

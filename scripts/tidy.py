@@ -78,6 +78,8 @@ GLOBAL_STATE = {
     "src/offload/units/named_memory.cpp": "the handler of SIGSEGV is one for the process",
     "src/parallel/ddp/gradient_allocator.cpp": "libtorch has one CPU allocator; what is open is the thread's",
     "src/parallel/recompute/engine.cpp": "libtorch has one autograd engine",
+    "src/parallel/pipeline/forward_pass.cpp": "forwards under way are the thread's, as autograd's modes",
+    "src/parallel/pipeline/weight_queue.cpp": "backwards under way are the thread's, as autograd's modes",
     "src/parallel/tensor/cut_axis.cpp": "numbers of axes, of which a thread's running ones are a set of bits",
     "src/parallel/tensor/handler.cpp": "forwards under way are the thread's, as autograd's modes",
     "src/parallel/tensor/rules.cpp": "rules under way are the thread's, as autograd's modes",

@@ -35,6 +35,7 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/pipeline/pipeline.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/plugins/dummy.h"
 #include "hasten/process/distributed_type.h"
@@ -184,6 +185,20 @@ class Accelerator {
   /// Collective: yes, unless all models are held back. A rank whose loss does not depend on a model offers no gradient.
   /// Blocks: until gradients have been exchanged. Throws: as parallel::backward.
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {}) const;
+
+  /// A batch of a model on several stages (AcceleratorOptions::parallel, pp). It splits the batch into microbatches.
+  /// Forward and backward of `loss(part)`, which computes with the prepared model, run in the pipeline's order. Returns
+  /// the mean loss, the same on every rank; gradients are those of backward. With pp = 1 the batch is split only if
+  /// microbatches are set. Parts count by their samples; with `weight(part)` parts and ranks count by it.
+  /// Collective: yes. Blocks: until gradients have been exchanged. Throws: as parallel::Pipeline::forward_backward and
+  /// backward; UsageError with fp16, or for another number of prepared models than one.
+  template <class Batch, class Loss>
+  at::Tensor forward_backward(const Batch& batch, Loss&& loss,
+                              const std::function<double(const Batch&)>& weight = {}) const {
+    return run_step([&](const parallel::Pipeline& pipeline,
+                        double scale) { return pipeline.forward_backward(batch, loss, weight, scale); },
+                    parallel::weight_of(batch, weight));
+  }
 
   /// Opens the scope of one batch, where gradient_accumulation_steps batches make one step. Until the last of them, and
   /// the loader's last, these models keep their gradients on their rank. Prepared optimizers and schedulers wait as
@@ -493,6 +508,8 @@ class Accelerator {
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
+  using PipelineStep = std::function<at::Tensor(const parallel::Pipeline&, double scale)>;
+  at::Tensor run_step(const PipelineStep& step, std::optional<double> weight) const;
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models) const;
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;

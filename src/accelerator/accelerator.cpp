@@ -62,6 +62,10 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   state_->backward(loss, options);
 }
 
+at::Tensor Accelerator::run_step(const PipelineStep& step, std::optional<double> weight) const {
+  return state_->forward_backward(step, weight);
+}
+
 parallel::NoSync Accelerator::accumulate(Models models) const {
   return state_->accumulate(std::move(models));
 }

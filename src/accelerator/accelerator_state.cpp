@@ -47,7 +47,8 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       accumulation(accumulation_options(options)),
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
-      context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}) {
+      context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}),
+      pipelines(layout) {
   start(read.environment);
 }
 
@@ -210,9 +211,10 @@ parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
   if (layout.divides_model()) {
-    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
-                     "join_uneven_inputs with tp, cp or sp: the ranks of a model cannot leave one by one. Give every "
-                     "rank as many batches (even_batches).");
+    throw UsageError(
+        Origin{"accelerator", process().rank(), process().world_size()},
+        "join_uneven_inputs with pp, tp, cp or sp: the ranks of a model cannot leave one by one. Give every "
+        "rank as many batches (even_batches).");
   }
   precision->require_whole_weights("join_uneven_inputs");
   if (sharding && precision->scaler_state()) {
@@ -253,19 +255,25 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   return models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
 }
 
-void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
-  if (layout.tensor().world_size() == 1 || models.contains(module)) return;
+void AcceleratorState::require_cuttable(bool is_empty, const std::string& axis) const {
   const Origin origin{"accelerator", process().rank(), process().world_size()};
   if (is_empty) {
-    throw UsageError(origin, "tp = ", layout.sizes().tp,
+    throw UsageError(origin, axis,
                      " with a model that was built without memory (build): its values are not there to be cut. "
                      "Construct it as usual.");
   }
   if (options.precision.weights != precision::Weights::kParameter) {
-    throw UsageError(origin, "tp = ", layout.sizes().tp,
+    throw UsageError(origin, axis,
                      " with weights below float32 (precision.weights): their exact values are not cut. Leave it at "
                      "Weights::kParameter.");
   }
+}
+
+void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
+  if (models.contains(module)) return;
+  if (layout.pipeline().world_size() > 1) require_cuttable(is_empty, text("pp = ", layout.sizes().pp));
+  if (layout.tensor().world_size() == 1) return pipelines.divide(module);
+  require_cuttable(is_empty, text("tp = ", layout.sizes().tp));
   const parallel::TensorParallel cut(module, layout.tensor(),
                                      {.plan = options.parallel.tensor_plan,
                                       .sequence_parallel = options.parallel.sequence_parallel,
@@ -274,6 +282,7 @@ void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
   std::vector<std::string> words;
   for (const auto& [name, of] : cut.cuts()) words.push_back(name + " " + parallel::describe(of));
   operations->logger("tensor").info(text("cut over tp ", layout.sizes().tp, ": ", join(words, ", ")));
+  pipelines.divide(module);
 }
 
 void AcceleratorState::place_optimizers() {
@@ -320,9 +329,10 @@ parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgd
                      "Leave it out for this run.");
   }
   if (layout.divides_model()) {
-    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
-                     "local_sgd with tp: it averages over all ranks, and those of a model hold other parts. Leave one "
-                     "of them out.");
+    throw UsageError(
+        Origin{"accelerator", process().rank(), process().world_size()},
+        "local_sgd with pp or tp: it averages over all ranks, and those of a model hold other parts. Leave one "
+        "of them out.");
   }
   given.on_average = [precision = precision, then = given.on_average] {
     precision->share_least_scale();

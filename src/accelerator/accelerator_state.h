@@ -12,6 +12,7 @@
 
 #include "accelerator/advice.h"
 #include "accelerator/mixed_precision.h"
+#include "accelerator/pipelines.h"
 #include "accelerator/read_options.h"
 #include "accelerator/step_record.h"
 #include "accelerator/step_times.h"
@@ -53,6 +54,9 @@ struct AcceleratorState {
   process::DistributedType distributed_type() const noexcept;
 
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options);
+  /// A step of the prepared model's pipeline, whose gradients are those of the mean loss times the given number.
+  using PipelineStep = std::function<at::Tensor(const parallel::Pipeline&, double scale)>;
+  at::Tensor forward_backward(const PipelineStep& step, std::optional<double> weight);
   parallel::NoSync accumulate(Models chosen);
   /// `exchanges`: gradients are exchanged with every batch although the optimizer waits.
   parallel::NoSync no_sync(Models chosen, bool exchanges = false);
@@ -101,6 +105,7 @@ struct AcceleratorState {
   std::map<const parallel::ForwardScopes*, std::weak_ptr<parallel::ForwardScopes>> recorded_models = {};
   /// Takes the recorder off this loop.
   std::shared_ptr<void> verified = {};
+  Pipelines pipelines;
 
  private:
   AcceleratorState(const ReadOptions& read, const process::Process& process);
@@ -108,6 +113,7 @@ struct AcceleratorState {
   int64_t num_turns() const noexcept;
   Models not_held_back() const;
   void cut(torch::nn::Module& module, bool is_empty);
+  void require_cuttable(bool is_empty, const std::string& axis) const;
   parallel::ClipParts clip_parts() const { return {process().group(), layout, sharding}; }
   void start(const Environment& environment);
 };

@@ -32,10 +32,14 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
   if (cut != state_->cut_models.end() && !scopes->has(parallel::ForwardOrder::kParallel)) {
     scopes->add(parallel::ForwardOrder::kParallel, cut->second);
   }
+  const auto stages = state_->pipelines.forward_hook(module);
+  // Set below, once for all handles of the model.
+  const bool is_new = !scopes->output;
+  if (stages && is_new) scopes->add(parallel::ForwardOrder::kParallel, stages);
   if (state_->layout.divides_model()) {
     // Without gradients, outputs go to metrics and files, which take memory.
     scopes->output = [](const at::Tensor& tensor) {
-      return at::GradMode::is_enabled() ? tensor : parallel::whole_value(tensor);
+      return at::GradMode::is_enabled() ? tensor : parallel::whole_value(parallel::value_everywhere(tensor));
     };
   }
   if (state_->layout.context().world_size() > 1) {

@@ -369,6 +369,7 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
 
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
   const comm::Purpose purpose("load_state");
+  refuse_stages(impl_->run, "load_state");
   impl_->settle_current();
   if (path.empty()) return *load_newest(*impl_, {}, true, options);
   return load_folder(*impl_, decide(*impl_, path, {}, true).path, options);
@@ -376,6 +377,7 @@ Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& optio
 
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
   const comm::Purpose purpose("resume");
+  refuse_stages(impl_->run, "resume");
   impl_->settle_current();
   return load_newest(*impl_, options.step, false, options.load);
 }

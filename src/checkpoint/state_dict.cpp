@@ -10,6 +10,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/in_parts.h"
 
 namespace hasten::checkpoint {
@@ -47,7 +48,8 @@ void collect(const torch::nn::Module& module, const std::string& path, const Sta
   };
   for (const auto& item : module.named_parameters(false)) {
     // One at a time, so that a rank holds no more than one whole one beside what it returns.
-    const bool is_part = item.value().defined() && parallel::placed_by(item.value()) != nullptr;
+    const bool is_part = item.value().defined() &&
+                         (parallel::placed_by(item.value()) != nullptr || parallel::staged_by(item.value()) != nullptr);
     keep(item.key(), is_part && !options.keep_vars ? whole_of(item.value(), gathered) : item.value());
   }
   for (const auto& item : module.named_buffers(false)) {

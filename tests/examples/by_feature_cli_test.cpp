@@ -62,6 +62,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"local_sgd", 3},
                                         {"metrics", 13},
                                         {"mixed_precision", 6},
+                                        {"pipeline_parallel", 4},
                                         {"preemption", 12},
                                         {"profiler", 9},
                                         {"resume", 27},
@@ -133,6 +134,10 @@ TEST_P(ByFeatureOnProcesses, CutLayersAndSequencesLearnAsOneProcess) {
   const std::string whole = run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out;
   EXPECT_EQ(output("tensor_parallel"), units + whole);
   EXPECT_THAT(output("context_parallel"), MatchesRegex("(.|\n)*epoch 2: (3[6-9][0-9][0-9]|4000) of 4000 right\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, StagesLearnAsOneProcess) {
+  EXPECT_EQ(output("pipeline_parallel"), run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out);
 }
 
 TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {

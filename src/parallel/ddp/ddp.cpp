@@ -4,10 +4,14 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "parallel/ddp/gradient_hooks.h"
 #include "parallel/ddp/reducer.h"
 #include "parallel/parameters/parameter_set.h"
@@ -82,6 +86,9 @@ struct Ddp::Impl {
 
   // `trained`: the parameters that it exchanged before, with the values of ranks that train alone (LocalSgd).
   void connect(const std::vector<at::Tensor>& trained) {
+    // Parameters are memory here, also inside a forward that stages or parts are computed in.
+    std::optional<interception::PassScope> pass;
+    if (has_parts(module) || has_stages(module)) pass.emplace();
     hooks.reset();
     reducer.reset();
     if (options.exchange) options.exchange->release();

@@ -41,19 +41,20 @@ void share_random_state(const comm::Group& group) {
 
 Layout::Layout(const process::Process& process, const ParallelOptions& options)
     : options_(options), sizes_(sizes_of(options, process.world_size())), data_(process.group()) {
-  if (sizes_.pp > 1) {
-    throw UsageError(Origin{"parallel", process.rank(), process.world_size()}, "pp = ", sizes_.pp,
-                     ": pipelines are not there yet. Set pp to 1, and divide the ranks among tp, cp and dp.");
+  if (sizes_.pp > 1 && (sizes_.cp > 1 || sizes_.sp > 1)) {
+    throw UsageError(Origin{"parallel", process.rank(), process.world_size()}, plan::layout_text(sizes_),
+                     ": pipelines do not go with cp and sp. Set these to 1, and divide the ranks among pp, tp and dp.");
   }
-  if (sizes_.tp == 1 && sizes_.cp == 1 && sizes_.sp == 1) return;
+  if (sizes_.pp == 1 && sizes_.tp == 1 && sizes_.cp == 1 && sizes_.sp == 1) return;
   std::vector<comm::MeshAxis> axes;
   for (const auto axis : plan::kAxes) axes.push_back({std::string(plan::axis_name(axis)), sizes_[axis]});
   const comm::DeviceMesh mesh(process.group(), axes);
   data_ = mesh.flatten({"dp_replicate", "dp_shard"});
-  model_ = mesh.flatten({"cp", "sp", "tp"});
+  model_ = mesh.flatten({"pp", "cp", "sp", "tp"});
   tensor_ = mesh.group("tp");
+  pipeline_ = mesh.group("pp");
   context_ = mesh.group(sizes_.sp > 1 ? "sp" : "cp");
-  for (const auto* group : {&data_, &model_, &tensor_, &context_}) group->connect_backends();
+  for (const auto* group : {&data_, &model_, &tensor_, &pipeline_, &context_}) group->connect_backends();
   share_random_state(model_);
 }
 

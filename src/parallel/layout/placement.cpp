@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/stages.h"
 
 namespace hasten::parallel {
 
@@ -44,9 +45,11 @@ at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part) {
 }
 
 at::Tensor gather_parameter(const at::Tensor& parameter) {
-  if (placed_by(parameter) != nullptr) return gather_as(parameter, parameter);
+  const auto* const staged = staged_by(parameter);
+  if (staged != nullptr && !staged->is_first_holder(parameter)) return staged->from_holder(parameter, at::Tensor());
   const interception::PassScope pass;
-  return parameter.detach();
+  const at::Tensor whole = placed_by(parameter) != nullptr ? gather_as(parameter, parameter) : parameter.detach();
+  return staged != nullptr ? staged->from_holder(parameter, whole) : whole;
 }
 
 at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole) {

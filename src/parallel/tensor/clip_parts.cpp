@@ -4,6 +4,7 @@
 #include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 
 namespace hasten::parallel {
@@ -13,6 +14,7 @@ namespace {
 // first rank of data(), one of a whole parameter on the first rank of the model.
 OwnedGradient counted_here(const ClipParts& parts) {
   return [&parts](const at::Tensor& parameter) -> std::optional<at::Tensor> {
+    if (!counts_on_this_stage(parameter)) return at::Tensor();
     if (placed_by(parameter) == nullptr && parts.layout.tensor().rank() != 0) return at::Tensor();
     if (parts.layout.context().rank() != 0) return at::Tensor();
     const auto slice = parts.sharding ? parts.sharding->owned_gradient(parameter) : std::nullopt;

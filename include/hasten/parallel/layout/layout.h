@@ -14,8 +14,8 @@ namespace hasten::parallel {
 class Layout {
  public:
   /// Ranks of a model begin with equal random states, those of the first of them: they draw the same batches and masks.
-  /// Collective: yes, if more than data is divided. Blocks: then. Throws: as plan::fit_to_world; UsageError for pp
-  /// above 1; CommError.
+  /// Collective: yes, if more than data is divided. Blocks: then. Throws: as plan::fit_to_world; UsageError for pp with
+  /// cp or sp; CommError.
   Layout(const process::Process& process, const ParallelOptions& options);
 
   const ParallelOptions& options() const noexcept { return options_; }
@@ -28,6 +28,8 @@ class Layout {
   /// Ranks that hold the parts of one model or sequence, and have the same batch.
   const comm::Group& model() const noexcept { return model_; }
   const comm::Group& tensor() const noexcept { return tensor_; }
+  /// Ranks that hold the stages of one model.
+  const comm::Group& pipeline() const noexcept { return pipeline_; }
   /// Ranks that hold parts of one sequence: cp or sp.
   const comm::Group& context() const noexcept { return context_; }
 
@@ -37,7 +39,7 @@ class Layout {
  private:
   ParallelOptions options_;
   plan::LayoutSizes sizes_;
-  comm::Group data_, model_, tensor_, context_;
+  comm::Group data_, model_, tensor_, pipeline_, context_;
 };
 
 }  // namespace hasten::parallel

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/plan/orders.h"
+
 namespace hasten::parallel {
 
 struct ParallelOptions {
@@ -21,7 +23,7 @@ struct ParallelOptions {
   int64_t sequence_dim = 1;
   /// Ranks that hold parts of the layers.
   int tp = 1;
-  /// Stages of a pipeline. Above 1 is refused: pipelines are not there yet.
+  /// Ranks that hold stages of a pipeline; loops call forward_backward then.
   int pp = 1;
   /// With tp: activations between layers are cut on a sequence or batch (Megatron's sequence parallelism).
   bool sequence_parallel = false;
@@ -29,6 +31,12 @@ struct ParallelOptions {
   bool strict = false;
   /// With tp: names of modules and how they are cut (tensor/tensor_plan.h). Empty: by the model's classes.
   std::vector<std::pair<std::string, std::string>> tensor_plan = {};
+  /// With pp, as in PipelineOptions (pipeline/pipeline.h): the first module of each stage but the first.
+  std::vector<std::string> stages = {};
+  /// Stages of each rank, and parts of a batch.
+  int chunks = 1, microbatches = 0;
+  plan::OrderKind order = plan::OrderKind::kDefault;
+  std::vector<int64_t> chunk_dims = {};
 };
 
 }  // namespace hasten::parallel

@@ -1,0 +1,54 @@
+// Stages of a pipeline, for code that needs no more of it than whose a parameter is: norms, files.
+//
+// A parameter of another stage has no elements on this rank: its first size is 0. The record lies with the interceptor
+// that stands for parameters on stages (pipeline/pipeline.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "hasten/interception/interceptor.h"
+
+namespace hasten::parallel {
+
+/// Knows the parameters and buffers that lie on stages. An interceptor of each parameter.
+class StagedParameters {
+ public:
+  virtual ~StagedParameters() = default;
+  /// Returns true if this rank is the first of those that hold the parameter.
+  virtual bool is_first_holder(const at::Tensor& parameter) const noexcept = 0;
+  /// Returns the sizes of the whole parameter.
+  virtual std::vector<int64_t> whole_sizes(const at::Tensor& parameter) const = 0;
+  /// Gives every rank of the pipeline the first holder's `mine`, of the parameter's whole sizes.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  virtual at::Tensor from_holder(const at::Tensor& parameter, const at::Tensor& mine) const = 0;
+};
+
+/// Returns the owner of the record of a parameter; null for one that lies on no stage.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline const StagedParameters* staged_by(const at::Tensor& parameter) {
+  for (const auto& interceptor : interception::interceptors_of(parameter, interception::Level::kEveryOperator)) {
+    if (const auto* const staged = dynamic_cast<const StagedParameters*>(interceptor.get())) return staged;
+  }
+  return nullptr;
+}
+
+/// Returns true if the module is divided into stages. Collective: no. Blocks: no. Throws: nothing.
+inline bool has_stages(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (staged_by(parameter) != nullptr) return true;
+  }
+  return false;
+}
+
+/// Returns true if norms and files take the parameter from this rank: it is the first holder, or there are no stages.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline bool counts_on_this_stage(const at::Tensor& parameter) {
+  const auto* const staged = staged_by(parameter);
+  return staged == nullptr || staged->is_first_holder(parameter);
+}
+
+}  // namespace hasten::parallel

@@ -1,0 +1,66 @@
+// The interceptor of staged values and parameters: which operators go through a pass. See stage_axis.h.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "hasten/core/error.h"
+#include "parallel/pipeline/forward_pass.h"
+#include "parallel/pipeline/operator_values.h"
+
+namespace hasten::parallel::pipeline {
+namespace {
+
+// Operators of forwards that no optimizer calls on parameters alone.
+bool computes_forward(std::string_view name) {
+  constexpr std::array kNames = std::to_array<std::string_view>(
+      {"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm", "aten::embedding", "aten::layer_norm",
+       "aten::native_layer_norm", "aten::rms_norm", "aten::conv1d", "aten::conv2d", "aten::convolution"});
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+struct Arguments {
+  bool has_value = false, has_parameter = false, has_foreign = false;
+  int stage = -1;
+};
+
+}  // namespace
+
+bool StageAxis::intercept(const c10::OperatorHandle& op, interception::Stack& stack) {
+  // Backward works on this rank's values.
+  if (ForwardPass::is_inside() || torch::autograd::get_current_node() != nullptr) return false;
+  Arguments found;
+  const auto visit = [&](const at::Tensor& tensor) {
+    if (const auto* const value = StagedTensor::of(tensor)) {
+      found.has_foreign = found.has_foreign || &value->axis() != this;
+      found.has_value = true;
+      found.stage = std::max(found.stage, value->stage());
+    } else if (const auto* const record = find(tensor)) {
+      found.has_parameter = true;
+      found.stage = std::max(found.stage, record->first_stage());
+    }
+  };
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
+    visit_tensors_of(stack[i], visit);
+  if (!found.has_value && !found.has_parameter) return false;
+  if (found.has_foreign) {
+    throw UsageError(origin(), "'", op.schema().name(),
+                     "' takes values of two pipelines. Put their models into one module, and make one pipeline of it.");
+  }
+  auto* const pass = ForwardPass::current();
+  if (pass != nullptr && &pass->axis() == this) {
+    pass->carry_out(op, stack, found.stage);
+    return true;
+  }
+  if (found.has_value || computes_forward(op.schema().name())) {
+    throw UsageError(origin(), "'", op.schema().name(), "' on ", found.has_value ? "a value" : "a parameter",
+                     " of stage ", found.stage,
+                     " outside of a pipeline's forward. Compute the loss in the function that forward_backward is "
+                     "given, and outputs in that of forward.");
+  }
+  return false;
+}
+
+}  // namespace hasten::parallel::pipeline

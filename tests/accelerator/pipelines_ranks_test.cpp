@@ -1,0 +1,143 @@
+// Pipelines through the front door, against one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/accelerator.h"
+#include "hasten/core/error.h"
+#include "hasten/parallel/layout/placement.h"
+#include "parallel/parallel_models.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using namespace hasten::testing;
+using ::testing::HasSubstr;
+using Pair = std::pair<at::Tensor, at::Tensor>;
+
+std::vector<std::shared_ptr<models::Gpt2Impl>> staged_nets(int count) {
+  std::vector<std::shared_ptr<models::Gpt2Impl>> nets;
+  for (int i = 0; i < count; ++i) {
+    torch::manual_seed(0);
+    nets.push_back(std::dynamic_pointer_cast<models::Gpt2Impl>(gpt2_model().make()));
+  }
+  return nets;
+}
+
+struct StepsCase {
+  AcceleratorOptions options = {};
+  int world = 2, data = 1;
+  /// Batches of a step, with accumulate().
+  int batches = 1;
+  bool weighted = false;
+};
+
+void expect_steps_of_one_process(const StepsCase& is) {
+  constexpr int kSteps = 3;
+  const auto expected = one_process(gpt2_model(), kSteps, false, 0.5);
+  const auto batch = parallel_batch();
+  const auto nets = staged_nets(is.world);
+  run_ranks(is.world, [&](process::Process& process) {
+    const Accelerator accelerator(process, is.options);
+    auto net = nets[static_cast<size_t>(process.rank())];
+    torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    const int64_t rows = batch.x.size(0) / is.data / is.batches;
+    // pp is the outermost axis, and tp the innermost.
+    const int64_t place = process.rank() / is.options.parallel.tp % is.data;
+    for (int step = 0; step < kSteps; ++step) {
+      double mean = 0;
+      for (int i = 0; i < is.batches; ++i) {
+        const auto scope = accelerator.accumulate(model);
+        const int64_t first = rows * (place * is.batches + i);
+        const Pair mine(batch.x.narrow(0, first, rows), batch.y.narrow(0, first, rows));
+        const auto loss = [&, &model = model](const Pair& part) {
+          return language_loss(model(part.first, at::Tensor(), nullptr), part.second);
+        };
+        const auto count = [](const Pair& part) { return static_cast<double>(part.second.numel()); };
+        const at::Tensor value = is.weighted ? accelerator.forward_backward<Pair>(mine, loss, count)
+                                             : accelerator.forward_backward(mine, loss);
+        mean += value.item<double>() / is.batches;
+        if (accelerator.sync_gradients()) accelerator.clip_grad_norm_(net->parameters(), 0.5);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      EXPECT_NEAR(mean, expected.losses[static_cast<size_t>(step)], 3e-6) << step;
+    }
+    for (const auto& item : net->named_parameters()) {
+      const at::Tensor whole = parallel::gather_parameter(item.value());
+      EXPECT_LT((whole - expected.weights.at(item.key())).abs().max().item<double>(), 1e-3) << item.key();
+    }
+  });
+}
+
+TEST(Pipelines, TrainAndClipAsOnOneProcess) {
+  expect_steps_of_one_process({.options = {.parallel = {.pp = 2, .microbatches = 4}}});
+  expect_steps_of_one_process({.options = {.parallel = {.pp = 2, .chunks = 2, .microbatches = 4}}});
+}
+TEST(Pipelines, GoWithDataParallelism) {
+  expect_steps_of_one_process(
+      {.options = {.parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 2}}, .world = 4, .data = 2});
+  expect_steps_of_one_process({.options = {.parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 2}},
+                               .world = 4,
+                               .data = 2,
+                               .weighted = true});
+}
+TEST(Pipelines, GoWithShardedStateAndParameters) {
+  expect_steps_of_one_process(
+      {.options = {.parallel = {.dp_shard = 2, .pp = 2, .microbatches = 2}}, .world = 4, .data = 2});
+}
+TEST(Pipelines, GoWithCutLayers) {
+  expect_steps_of_one_process({.options = {.parallel = {.tp = 2, .pp = 2, .microbatches = 4}}, .world = 4});
+}
+TEST(Pipelines, AccumulateBatches) {
+  expect_steps_of_one_process({.options = {.gradient_accumulation_steps = 2, .parallel = {.pp = 2}}, .batches = 2});
+  expect_steps_of_one_process(
+      {.options = {.gradient_accumulation_steps = 2, .parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 2}},
+       .world = 4,
+       .data = 2,
+       .batches = 2});
+}
+TEST(Pipelines, OfOneStageAreStepsOfParts) {
+  expect_steps_of_one_process({.options = {.parallel = {.microbatches = 4}}, .world = 1});
+  expect_steps_of_one_process({.options = {.parallel = {.microbatches = 2}}, .world = 2, .data = 2});
+}
+
+TEST(Pipelines, GiveOutputsAndStatesOnEveryRank) {
+  const auto batch = parallel_batch();
+  const auto nets = staged_nets(3);
+  const at::NoGradGuard no_grad;
+  const at::Tensor expected = nets[2]->forward(batch.x, {}, nullptr);
+  run_ranks(2, [&](process::Process& process) {
+    const at::NoGradGuard own_no_grad;
+    const Accelerator accelerator(process, {.parallel = {.pp = 2}});
+    auto model = accelerator.prepare(nets[static_cast<size_t>(process.rank())]);
+    EXPECT_TRUE(at::allclose(model(batch.x, at::Tensor(), nullptr), expected, 1e-5, 1e-6));
+    const auto state = accelerator.get_state_dict(model);
+    for (const auto& item : nets[2]->named_parameters()) EXPECT_TRUE(state.at(item.key()).equal(item.value()));
+  });
+}
+
+TEST(Pipelines, RefuseWhatDoesNotFit) {
+  const auto words = [](const AcceleratorOptions& options, const auto& fn) {
+    return run_ranks_collecting(2, [&](process::Process& process) {
+      const Accelerator accelerator(process, options);
+      auto model = accelerator.prepare(staged_nets(1)[0]);
+      fn(accelerator, model);
+    })[0];
+  };
+  const AcceleratorOptions stages{.parallel = {.pp = 2}};
+  EXPECT_THAT(words(stages, [](const auto& accelerator, auto&) { accelerator.save_state("/tmp/never"); }),
+              HasSubstr("save_state of a model on several stages"));
+  EXPECT_THAT(words(stages, [](const auto& accelerator, auto&) { accelerator.load_state("/tmp/never"); }),
+              HasSubstr("load_state of a model on several stages"));
+  EXPECT_THAT(words(stages,
+                    [](const auto&, auto& model) {
+                      (void)model(at::zeros({1, 4}, at::TensorOptions(at::kLong)), at::Tensor(), nullptr);
+                    }),
+              HasSubstr("a forward with gradients of a model that is divided into stages"));
+}
+
+}  // namespace
+}  // namespace hasten
