@@ -96,8 +96,8 @@ json written_and_read(const GoldenCase& golden, const std::string& prefix) {
     const int64_t length = read.lengths()[static_cast<size_t>(i)];
     sequences.push_back(by_dtype(dtype, [&](auto of) { return unpacked_as<decltype(of)>(read.tokens(i), length); }));
   }
-  return {{"idx", core::base64(bytes_of(prefix + ".idx"))},
-          {"bin", core::base64(bytes_of(prefix + ".bin"))},
+  return {{"idx", base64(bytes_of(prefix + ".idx"))},
+          {"bin", base64(bytes_of(prefix + ".bin"))},
           {"sequences", sequences},
           {"document_indices", read.documents()},
           {"sequence_lengths", read.lengths()}};
