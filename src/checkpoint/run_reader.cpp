@@ -109,9 +109,9 @@ void RunReader::part(const std::string& name, const at::Tensor& parameter) {
   into([own, parameter](const at::Tensor& whole) { own.copy_(parallel::part_as(parameter, whole)); }, name);
 }
 
-void RunReader::box(const std::string& name, const at::Tensor& like, const files::Box& wanted, const at::Tensor& part) {
+void RunReader::box(const std::string& name, const at::Tensor& like, const files::Box& place, const at::Tensor& part) {
   const auto& own = info(name);
-  for (const auto& [whole, in_part] : parallel::part_boxes(like, wanted)) {
+  for (const auto& [whole, in_part] : parallel::part_boxes(like, place)) {
     at::Tensor target = part;
     for (int64_t d = 0; d < part.dim(); ++d) {
       target = target.narrow(d, in_part.offset[static_cast<size_t>(d)], in_part.size[static_cast<size_t>(d)]);

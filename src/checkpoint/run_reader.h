@@ -57,7 +57,7 @@ class RunReader {
  private:
   const files::TensorInfo& info(const std::string& name) const;
   // Reads the box of a tensor, or of this rank's part of it, into `part`.
-  void box(const std::string& name, const at::Tensor& like, const files::Box& wanted, const at::Tensor& part);
+  void box(const std::string& name, const at::Tensor& like, const files::Box& place, const at::Tensor& part);
   void run(const std::vector<files::BulkTarget>& targets, const comm::Group* share, std::vector<std::string>& damaged);
 
   const files::Manifest& manifest_;
