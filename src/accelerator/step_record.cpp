@@ -33,7 +33,9 @@ class ForwardPhase : public parallel::ForwardHook {
 struct StepRecord::Begin : training::StepPolicy {
   explicit Begin(std::shared_ptr<flight::Recorder> recorder_) : recorder(std::move(recorder_)) {}
   void before_step(training::StepContext&) override {
-    if (recorder) outer = recorder->enter_phase(recorder->phase_number("optimizer"));
+    if (!recorder) return;
+    const uint32_t before = recorder->enter_phase(recorder->phase_number("optimizer"));
+    if (!outer) outer = before;  // a step that an exception has left keeps its own
   }
   const std::shared_ptr<flight::Recorder> recorder;
   std::optional<uint32_t> outer = {};

@@ -4,6 +4,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -14,6 +15,9 @@ namespace hasten::watch {
 using flight::WishState;
 
 struct StepProfile::Impl {
+  Impl(std::shared_ptr<flight::Recorder> recorder_, const process::Process& process_)
+      : recorder(std::move(recorder_)), process(process_) {}
+
   void begin(const flight::TraceWish& wish) {
     file = std::filesystem::path(wish.folder) / text("rank_", process.rank(), ".json");
     steps_left = wish.steps + 1;  // the first one warms up
@@ -47,7 +51,7 @@ struct StepProfile::Impl {
 };
 
 StepProfile::StepProfile(std::shared_ptr<flight::Recorder> recorder, const process::Process& process)
-    : impl_(std::make_unique<Impl>(Impl{std::move(recorder), process})) {}
+    : impl_(std::make_unique<Impl>(std::move(recorder), process)) {}
 
 StepProfile::~StepProfile() = default;
 
