@@ -230,7 +230,7 @@ void train_unet(const Options& options, Train train_set, Test test_set) {
         optimizer.step();
       }
       // The mean over the processes.
-      const double mean = accelerator.reduce(loss.detach(), {.op = hasten::comm::ReduceOp::kMean}).item<double>();  // +
+      const double mean = accelerator.reduce(loss.detach(), {.op = hasten::comm::ReduceOp::kMean}).template item<double>();  // +
       sum += mean;
       const int64_t volumes = std::min(batch_of_volumes.data.size(0) * accelerator.world_size(), num_volumes - seen);
       seen += volumes;

@@ -121,7 +121,9 @@ at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor whole = tensor.detach().contiguous();
     // Read only: a mutable pointer would count as a write to a parameter of shared memory.
-    pieces.push_back(as_bytes(whole, const_cast<void*>(whole.const_data_ptr())));
+    const at::Tensor bytes = as_bytes(whole, const_cast<void*>(whole.const_data_ptr()));
+    // Buffers of a model that lies on several devices travel together, from the first one's.
+    pieces.push_back(bytes.to(tensors.front().device()));
   }
   return at::cat(pieces);
 }
