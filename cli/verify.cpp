@@ -60,7 +60,7 @@ plan::VerifyRunsOptions comparison(const CommandLine& line) {
   return {.tolerance = core::real_number(line.text("tolerance")).value()};
 }
 
-int told(const plan::VerifyVerdict& verdict, const plan::VerifyRun& one, const plan::VerifyRun& many) {
+int print_verdict(const plan::VerifyVerdict& verdict, const plan::VerifyRun& one, const plan::VerifyRun& many) {
   std::cout << plan::verify_text(verdict, one, many) << std::flush;
   return verdict.same() ? 0 : kDiffers;
 }
@@ -77,7 +77,7 @@ int compare_files(const CommandLine& line) {
   }
   const auto one = plan::read_verify_run(read_file(line.rest[0]), line.rest[0]);
   const auto many = plan::read_verify_run(read_file(line.rest[1]), line.rest[1]);
-  return told(plan::compare_runs(one, many, comparison(line)), one, many);
+  return print_verdict(plan::compare_runs(one, many, comparison(line)), one, many);
 }
 
 // Says which of the runs failed.
@@ -117,18 +117,18 @@ int verify_program(const CommandLine& line, int num_processes) {
   const auto one = plan::read_verify_run(first.record, "record of the first run");
   if (first.exit_code != 0) return told_failure(1, first.exit_code);
   // A second run would say no more than the first, which has no step.
-  if (one.ranks.empty() || one.ranks.front().steps.empty()) return told(plan::compare_runs(one, one), one, one);
+  if (one.ranks.empty() || one.ranks.front().steps.empty()) return print_verdict(plan::compare_runs(one, one), one, one);
   options = run_options(line);
   options.num_processes = num_processes;
   options.launch_options = second_options(line);
   const auto second = run_recorded(folder, "many", options, line.rest);
   const auto many = plan::read_verify_run(second.record, "record of the second run");
   const auto verdict = plan::compare_runs(one, many, comparison(line));
-  if (second.exit_code == 0) return told(verdict, one, many);
+  if (second.exit_code == 0) return print_verdict(verdict, one, many);
   // A difference before the failure may be what it comes from.
   using enum plan::VerifyDifference;
   const bool differs = !verdict.same() && verdict.difference != kNoRecord && verdict.difference != kNumSteps;
-  if (differs) told(verdict, one, many);
+  if (differs) print_verdict(verdict, one, many);
   told_failure(num_processes, second.exit_code);
   return differs ? kDiffers : second.exit_code;
 }

@@ -9,8 +9,8 @@
 namespace hasten::plan {
 namespace {
 
-bool is_near(double value, double wanted) {
-  return std::abs(value - wanted) <= 2e-3 * std::abs(wanted);
+bool is_near(double value, double expected) {
+  return std::abs(value - expected) <= 2e-3 * std::abs(expected);
 }
 
 // The module of a parameter or buffer: "net.1" of "net.1.weight".

@@ -53,10 +53,10 @@ void refuse_empty(const std::vector<TensorPlace>& places) {
 
 // A weight of memory that operators would cast at each use is cast once.
 at::Tensor in_wanted_type(LoadReport& load, const std::string& name, at::Tensor value) {
-  const auto wanted = load.cast_at_use.find(name);
-  if (wanted == load.cast_at_use.end()) return value;
-  value = value.to(wanted->second);
-  load.cast_at_use.erase(wanted);
+  const auto cast = load.cast_at_use.find(name);
+  if (cast == load.cast_at_use.end()) return value;
+  value = value.to(cast->second);
+  load.cast_at_use.erase(cast);
   return value;
 }
 

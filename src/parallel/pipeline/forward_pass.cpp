@@ -386,7 +386,7 @@ void ForwardPass::stand_in(Call& call) {
   if (options_.records) {
     CallRecord record{.name = call.name(), .stage = call.stage};
     failure_was_told_ = true;
-    record.decode(axis_.messages().told(from, told_tag()));
+    record.decode(axis_.messages().received(from, told_tag()));
     failure_was_told_ = false;
     program_.calls.push_back(std::move(record));
   }
@@ -417,7 +417,7 @@ void ForwardPass::tell_numbers(const Call& call) {
 }
 
 c10::IValue ForwardPass::told_number(int from) const {
-  const auto words = axis_.messages().told(from, told_tag());
+  const auto words = axis_.messages().received(from, told_tag());
   if (words.at(0) == 0) return words.at(1) != 0;
   if (words.at(0) == 1) return words.at(1);
   return std::bit_cast<double>(words.at(1));

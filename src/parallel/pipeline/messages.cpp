@@ -67,7 +67,7 @@ void Messages::tell(const std::vector<int64_t>& words, int tag) {
   }
 }
 
-std::vector<int64_t> Messages::told(int from, int tag) const {
+std::vector<int64_t> Messages::received(int from, int tag) const {
   const auto read = [&](int64_t size) { return receive({size}, at::TensorOptions(at::kLong), from, tag); };
   const at::Tensor first = read(kRow);
   const auto* const row = first.const_data_ptr<int64_t>();

@@ -33,8 +33,8 @@ class Messages {
 
   /// Sends numbers to all other ranks.
   void tell(const std::vector<int64_t>& words, int tag);
-  std::vector<int64_t> told(int from, int tag) const;
-  /// Tells the others that this rank cannot go on; told() throws the words there.
+  std::vector<int64_t> received(int from, int tag) const;
+  /// Tells the others that this rank cannot go on; received() throws the words there.
   void tell_failure(const std::string& words, int tag);
 
  private:
