@@ -142,8 +142,8 @@ std::string bytes_text(int64_t bytes) {
 // As Python prints a list of lists.
 std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
   std::vector<std::string> all;
-  for (const auto& shape : shapes) all.push_back("[" + join(shape) + "]");
-  return "[" + join(all) + "]";
+  for (const auto& shape : shapes) all.push_back(text("[", join(shape), "]"));
+  return text("[", join(all), "]");
 }
 
 std::string upper(std::string word) {
