@@ -73,6 +73,16 @@ std::string cause_in_whole(const VerifyPair& pair, std::optional<double> factor)
   return "";
 }
 
+// Of runs in two precisions.
+std::string rounding_cause(const VerifyPair& pair) {
+  const auto& one = pair.one.ranks.front().precision;
+  const auto& many = pair.many.ranks.front().precision;
+  if (one == many) return "";
+  const auto name = [](const std::string& precision) { return precision == "no" ? "float32" : precision; };
+  return text("the runs compute in ", name(one), " and ", name(many),
+              ", whose rounding may be as large. --tolerance sets what counts.");
+}
+
 }  // namespace
 
 std::string cause_of_losses(const VerifyPair& pair, const std::vector<int>& shares, std::optional<double> factor) {
@@ -91,6 +101,7 @@ std::string cause_of_losses(const VerifyPair& pair, const std::vector<int>& shar
                 " has drawn other random numbers: a draw on some ranks only, or one out of the loop's order (behind a "
                 "condition, in a dataset's own thread).");
   }
+  if (auto rounding = rounding_cause(pair); !rounding.empty()) return rounding;
   if (shares.empty()) return "";
   if (shares.size() < pair.shares_of_many.size()) {
     std::vector<std::string> words;
@@ -122,6 +133,9 @@ std::string cause_of_rank_gradients(const VerifyPair& pair, const DigestDifferen
 
 std::string cause_of_gradients(const VerifyPair& pair, const DigestDifference& difference) {
   const double n = pair.num_ranks();
+  if (!difference.factor) {
+    if (auto rounding = rounding_cause(pair); !rounding.empty()) return rounding;
+  }
   if (pair.first().changed) {
     return "the program changes gradients between the backwards of a window (a zero_grad or a clip of its own, or "
            "an optimizer that was not prepared), which one process makes one after the other. Prepare the optimizer, "
@@ -152,6 +166,7 @@ std::string cause_of_gradients(const VerifyPair& pair, const DigestDifference& d
 }
 
 std::string cause_of_parameters(const VerifyPair& pair, const DigestDifference& difference) {
+  if (auto rounding = rounding_cause(pair); !rounding.empty()) return rounding;
   const auto& unprepared = pair.many.ranks.front().unprepared;
   const bool all = difference.names.size() == difference.num_all;
   const bool others = std::any_of(difference.names.begin(), difference.names.end(),

@@ -109,6 +109,8 @@ TEST(VerifyRuns, HalfPrecisionOnOneSideHasAWiderTolerance) {
   for (auto& rank : many.ranks) rank.precision = "bf16";
   EXPECT_TRUE(compare_runs(one_process(), many).same());
   EXPECT_FALSE(compare_runs(one_process(), many, {.tolerance = 1e-4}).same());
+  many.ranks[0].steps[0].gradients["conv.bias"] = many.ranks[1].steps[0].gradients["conv.bias"] = digest(0.05, 0.7);
+  EXPECT_THAT(compare_runs(one_process(), many).cause, HasSubstr("compute in float32 and bf16"));
 }
 
 TEST(VerifyRuns, EqualSamplesOnAllRanksAreALoaderThatWasNotPrepared) {
