@@ -138,12 +138,17 @@ void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensor
     const at::Tensor staged = target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
     const auto size = static_cast<int64_t>(staged.nbytes());
     if (size == 0) continue;
-    to.push_back(as_bytes(staged, staged.data_ptr()));
-    from.push_back(bytes.narrow(0, offset, size));
+    const at::Tensor place = as_bytes(staged, staged.data_ptr()), value = bytes.narrow(0, offset, size);
+    if (place.device() == bytes.device()) {
+      to.push_back(place);
+      from.push_back(value);
+    } else {
+      place.copy_(value);
+    }
     if (!staged.is_same(target)) staged_targets.emplace_back(target, staged);
     offset += size;
   }
-  // On a device one kernel for all.
+  // One kernel for all on the bytes' device.
   if (!to.empty()) at::_foreach_copy_(to, from);
   for (const auto& [target, staged] : staged_targets) target.copy_(staged);
 }
