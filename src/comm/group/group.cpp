@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "comm/backend/device_backend.h"
+#include "comm/backend/mpi.h"
 #include "comm/group/group_impl.h"
 #include "comm/group/split.h"
 #include "hasten/comm/types/wait_check.h"
@@ -406,6 +407,11 @@ Group Group::connect(const Store& store, int rank, int world_size, const GroupOp
     throw UsageError(impl->origin(),
                      "backend nccl was asked for, but this libtorch is built without CUDA or sees no GPU. "
                      "Use gloo, or a CUDA build of libtorch.");
+  }
+  if (options.backend == BackendKind::kMpi && !mpi_is_built()) {
+    throw UsageError(impl->origin(),
+                     "backend mpi was asked for, but this hasten is built without MPI. Build it with "
+                     "-DHASTEN_WITH_MPI=ON (apt-get install libopenmpi-dev), or use gloo.");
   }
   impl->run_store = store;
   if (!options.lazy) impl->connect();
