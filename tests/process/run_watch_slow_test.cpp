@@ -25,6 +25,11 @@ __attribute__((noinline)) void count_losses(std::mutex& mutex) {
   asm volatile("");
 }
 
+__attribute__((noinline)) void compute_losses() {
+  volatile double sum = 0;
+  while (true) sum = sum + 1;
+}
+
 namespace hasten::testing {
 namespace {
 
@@ -113,11 +118,6 @@ TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
   EXPECT_THAT(report, HasSubstr("all_reduce 1 of 'world': sum of float32 [5] at run_watch_slow_test.cpp:"));
   EXPECT_THAT(report, HasSubstr("count_losses ("));
   EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
-}
-
-__attribute__((noinline)) void compute_losses() {
-  volatile double sum = 0;
-  while (true) sum = sum + 1;
 }
 
 HASTEN_PROCESS_CASE(hang_computes) {
