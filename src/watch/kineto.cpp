@@ -42,10 +42,15 @@ std::vector<Activity> known_activities() {
           {"hpu", ActivityType::HPU, at::globalContext().hasHPU()}};
 }
 
+// Of this thread or of all.
+bool is_any_on() {
+  return impl::ProfilerStateBase::get() != nullptr;
+}
+
 // exit() while the profiler is on ends in a signal.
 void end_at_exit() {
   static const bool registered = std::atexit([] {
-                                   if (impl::profilerEnabled()) (void)profiler::disableProfiler();
+                                   if (is_any_on()) (void)profiler::disableProfiler();
                                  }) == 0;
   (void)registered;
 }
@@ -69,10 +74,10 @@ std::string device_name(c10::DeviceType type) {
 /// Bytes taken and freed, by the moment.
 class MemoryRecords {
  public:
-  void add(const profiler::KinetoEvent& event) {
+  void add(const profiler::KinetoEvent& event, int64_t begin_ns) {
     const bool is_cpu = event.deviceType() == c10::DeviceType::CPU;
     records_.push_back(
-        {static_cast<int64_t>(event.startNs()), is_cpu ? event.nBytes() : 0, is_cpu ? 0 : event.nBytes()});
+        {static_cast<int64_t>(event.startNs()) - begin_ns, is_cpu ? event.nBytes() : 0, is_cpu ? 0 : event.nBytes()});
   }
   void sort() {
     std::sort(records_.begin(), records_.end(), [](const auto& a, const auto& b) { return a.time_ns < b.time_ns; });
@@ -93,11 +98,11 @@ class MemoryRecords {
   std::vector<Record> records_;
 };
 
-ProfileEvent event_of(const profiler::KinetoEvent& event) {
+ProfileEvent event_of(const profiler::KinetoEvent& event, int64_t begin_ns) {
   ProfileEvent own{.name = event.name(),
                    .thread = event.startThreadId(),
-                   .start_ns = static_cast<int64_t>(event.startNs()),
-                   .end_ns = static_cast<int64_t>(event.endNs()),
+                   .start_ns = static_cast<int64_t>(event.startNs()) - begin_ns,
+                   .end_ns = static_cast<int64_t>(event.endNs()) - begin_ns,
                    .device = device_name(event.deviceType()),
                    .is_async = event.isAsync() || event.startThreadId() != event.endThreadId(),
                    .flops = event.flops()};
@@ -105,18 +110,18 @@ ProfileEvent event_of(const profiler::KinetoEvent& event) {
   return own;
 }
 
-std::vector<ProfileEvent> events_of(const std::vector<profiler::KinetoEvent>& events) {
+std::vector<ProfileEvent> events_of(const std::vector<profiler::KinetoEvent>& events, int64_t begin_ns) {
   std::vector<ProfileEvent> all;
   std::map<uint64_t, size_t> by_correlation;
   MemoryRecords memory;
   for (const auto& event : events) {
-    if (event.name() == kMemoryEvent) memory.add(event);
+    if (event.name() == kMemoryEvent) memory.add(event, begin_ns);
   }
   memory.sort();
   for (const auto& event : events) {
     if (is_hidden(event.name())) continue;
     if (event.linkedCorrelationId() == 0) by_correlation[event.correlationId()] = all.size();
-    all.push_back(event_of(event));
+    all.push_back(event_of(event, begin_ns));
     if (event.deviceType() == c10::DeviceType::CPU) memory.add_up(all.back());
   }
   // Kernels count for the operators that have started them.
@@ -195,7 +200,7 @@ Kineto::~Kineto() {
 }
 
 void Kineto::prepare() {
-  if (impl::profilerEnabled()) {
+  if (is_any_on()) {
     throw UsageError({"watch"}, "another profiler is on in this process; libtorch has one. End it first.");
   }
   if (std::exchange(impl_->is_ready, true)) return;
@@ -218,7 +223,7 @@ std::vector<ProfileEvent> Kineto::stop() {
   impl_->is_on = false;
   impl_->is_ready = false;
   impl_->result = profiler::disableProfiler();
-  return events_of(impl_->result->events());
+  return events_of(impl_->result->events(), static_cast<int64_t>(impl_->result->trace_start_ns()));
 }
 
 void Kineto::save(const std::string& path) {

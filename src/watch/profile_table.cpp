@@ -28,6 +28,11 @@ double microseconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e3;
 }
 
+// As torch takes it, so that texts are equal to the last digit.
+double duration(const ProfileEvent& event) {
+  return microseconds(event.end_ns) - microseconds(event.start_ns);
+}
+
 // An event is the child of the innermost one of its thread that holds it. Those that overlap partly have none.
 void find_parents(std::vector<Node>& nodes) {
   std::map<uint64_t, std::vector<int>> threads;
@@ -57,6 +62,10 @@ void find_parents(std::vector<Node>& nodes) {
   }
 }
 
+std::string key_of(const std::string& name) {
+  return name.starts_with("ProfilerStep#") ? "ProfilerStep*" : name;
+}
+
 // An event whose only child has its name is that child (torch's _remove_dup_nodes).
 void drop_duplicates(std::vector<Node>& nodes) {
   const auto at = [&](int i) -> Node& { return nodes[static_cast<size_t>(i)]; };
@@ -65,7 +74,8 @@ void drop_duplicates(std::vector<Node>& nodes) {
     for (Node& node : nodes) {
       if (node.is_dropped || node.parent < 0) continue;
       Node& outer = at(node.parent);
-      if (outer.is_dropped || outer.event.name != node.event.name || outer.children.size() != 1) continue;
+      if (outer.is_dropped || key_of(outer.event.name) != key_of(node.event.name) || outer.children.size() != 1)
+        continue;
       outer.children = node.children;
       outer.event.kernels_ns = node.event.kernels_ns;
       for (const int child : node.children) at(child).parent = node.parent;
@@ -75,13 +85,9 @@ void drop_duplicates(std::vector<Node>& nodes) {
   }
 }
 
-std::string key_of(const std::string& name) {
-  return name.starts_with("ProfilerStep#") ? "ProfilerStep*" : name;
-}
-
 // Kernels of an event and of all inside it.
 double device_time(const std::vector<Node>& nodes, const Node& node) {
-  if (node.event.device != "cpu") return microseconds(node.event.end_ns - node.event.start_ns);
+  if (node.event.device != "cpu") return duration(node.event);
   double total = microseconds(node.event.kernels_ns);
   for (const int child : node.children) total += device_time(nodes, nodes[static_cast<size_t>(child)]);
   return total;
@@ -93,19 +99,19 @@ void add(ProfileAverage& average, const std::vector<Node>& nodes, const Node& no
   average.flops += event.flops;
   const double total_device = event.is_async ? 0 : device_time(nodes, node);
   double self_device = total_device;
-  const double total = event.device == "cpu" ? microseconds(event.end_ns - event.start_ns) : 0;
-  double self = event.is_async ? 0 : total;
+  const double total = event.device == "cpu" ? duration(event) : 0;
+  double inside = 0;
   int64_t self_cpu_bytes = event.cpu_bytes, self_device_bytes = event.device_bytes;
   if (event.is_async || event.device != "cpu") self_cpu_bytes = self_device_bytes = 0;
   for (const int i : node.children) {
     const Node& child = nodes[static_cast<size_t>(i)];
-    self -= microseconds(child.event.end_ns - child.event.start_ns);
+    inside += duration(child.event);
     self_device -= event.device == "cpu" ? device_time(nodes, child) : 0;
     self_cpu_bytes -= child.event.cpu_bytes;
     self_device_bytes -= child.event.device_bytes;
   }
   average.cpu_time_total += total;
-  average.self_cpu_time_total += self;
+  average.self_cpu_time_total += event.is_async ? 0 : total - inside;
   average.device_time_total += total_device;
   average.self_device_time_total += self_device;
   average.cpu_memory_usage += event.cpu_bytes;

@@ -33,7 +33,8 @@ void make_step() {
 }
 
 int64_t calls_of(const Profiler& profiler, const std::string& name) {
-  for (const ProfileAverage& one : profiler.key_averages().all()) {
+  const ProfileAverages averages = profiler.key_averages();
+  for (const ProfileAverage& one : averages.all()) {
     if (one.key == name) return one.count;
   }
   return 0;
@@ -160,6 +161,7 @@ TEST(Profiler, WhatIsNotThereIsRefusedByName) {
   EXPECT_THAT(error_of([] { Profiler(alone(), {.with_stack = true}); }), HasSubstr("with_stack"));
   EXPECT_THAT(error_of([] { Profiler(alone(), {.schedule = ProfileSchedule{.active = 0}}); }), HasSubstr("active 0"));
   Profiler profiler(alone(), {});
+  make_step();
   EXPECT_THAT(error_of([] { Profiler(alone(), {}); }), HasSubstr("another profiler is on"));
   EXPECT_THAT(error_of([&] { profiler.toggle_collection(false); }), HasSubstr("with all threads"));
   profiler.stop();

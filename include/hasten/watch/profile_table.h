@@ -12,6 +12,7 @@ namespace hasten::watch {
 struct ProfileEvent {
   std::string name = {};
   uint64_t thread = 0;
+  /// Since the begin of its cycle.
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   /// "cpu", "cuda" and so on.
