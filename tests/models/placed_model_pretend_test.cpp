@@ -24,7 +24,7 @@ TEST(PlacedModel, LogitsAndCachedStepsAreThoseOfTheCpu) {
   net->eval();
   const auto prompt = torch::tensor({{1, 2, 3}, {4, 5, 6}}), next = torch::tensor({{7}, {8}});
   const auto mask = torch::tensor({{0, 1, 1}, {1, 1, 1}}), longer = torch::tensor({{0, 1, 1, 1}, {1, 1, 1, 1}});
-  KvCache cache, placed_cache;
+  KvCache cache(net->num_layers()), placed_cache(net->num_layers());
   const auto wanted = net->forward(prompt, mask, &cache), wanted_next = net->forward(next, longer, &cache);
   std::string layers;
   for (const auto& item : net->named_modules("", false)) {
