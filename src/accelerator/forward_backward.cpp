@@ -20,7 +20,7 @@ at::Tensor AcceleratorState::forward_backward(const PipelineStep& step, std::opt
   at::Tensor loss;
   {
     const parallel::NoSync held(models.all());
-    loss = step(pipeline, weight.value_or(1.0 / static_cast<double>(accumulation.options().num_steps)));
+    loss = step(pipeline, weight.value_or(1.0 / static_cast<double>(accumulation.options().num_steps * num_turns())));
   }
   backward(loss.detach().clone().set_requires_grad(true), {.weight = weight});
   if (layout.data().world_size() == 1) return loss;
