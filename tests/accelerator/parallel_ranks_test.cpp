@@ -96,13 +96,15 @@ TEST(ParallelOptions, TakeTheSizesOfTheLauncher) {
 TEST(ParallelOptions, RefuseModelsWithoutASequence) {
   const auto of_number = run_ranks_collecting(2, [&](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.cp = 2}});
-    auto model = accelerator.prepare(torch::nn::Linear(4, 4));
+    torch::nn::Linear net(4, 4);
+    auto model = accelerator.prepare(net);
     (void)model(at::ones({4}));
   });
   EXPECT_THAT(of_number[0], HasSubstr("dimension 1 of a tensor of 1"));
   const auto uneven = run_ranks_collecting(2, [&](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.cp = 2}});
-    auto model = accelerator.prepare(torch::nn::Linear(4, 4));
+    torch::nn::Linear net(4, 4);
+    auto model = accelerator.prepare(net);
     (void)model(at::ones({2, 3, 4}));
   });
   EXPECT_THAT(uneven[0], HasSubstr("a sequence of 3, which cp = 2 does not divide"));

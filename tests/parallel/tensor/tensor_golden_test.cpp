@@ -21,8 +21,8 @@ using testing::GoldenTopic;
 struct LayerImpl : torch::nn::Module {
   LayerImpl(int64_t hidden, int64_t ffn, int64_t num_heads)
       : heads(num_heads),
-        norm1({{hidden}}),
-        norm2({{hidden}}),
+        norm1(torch::nn::LayerNormOptions({hidden})),
+        norm2(torch::nn::LayerNormOptions({hidden})),
         q(hidden, hidden),
         k(hidden, hidden),
         v(hidden, hidden),
@@ -59,7 +59,7 @@ TORCH_MODULE(Layer);
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(const json& shape)
       : embed(shape.at("vocabulary").get<int64_t>(), shape.at("hidden").get<int64_t>()),
-        norm({{shape.at("hidden").get<int64_t>()}}),
+        norm(torch::nn::LayerNormOptions({shape.at("hidden").get<int64_t>()})),
         head(torch::nn::LinearOptions(shape.at("hidden").get<int64_t>(), shape.at("vocabulary").get<int64_t>())
                  .bias(false)) {
     register_module("embed", embed);
