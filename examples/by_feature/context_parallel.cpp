@@ -16,7 +16,8 @@ auto sequences(int64_t samples, uint64_t seed) {
 }
 
 auto make_net() {
-  return hasten::models::Gpt2({.vocab_size = 12, .n_positions = 16, .n_embd = 32, .n_layer = 1, .n_head = 4});
+  return hasten::models::Gpt2(
+      hasten::models::Gpt2Config{.vocab_size = 12, .n_positions = 16, .n_embd = 32, .n_layer = 1, .n_head = 4});
 }
 
 void run(hasten::Accelerator& accelerator, int64_t batch_size) {
@@ -39,9 +40,9 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     int64_t correct = 0, total = 0;
     for (auto& batch : test) {
       const auto tokens = model(batch.data, at::Tensor(), nullptr).argmax(2);
-      const auto [found, wanted] = accelerator.gather_for_metrics(std::pair(tokens, batch.target));
-      correct += found.eq(wanted).sum().item<int64_t>();
-      total += wanted.numel();
+      const auto [found, labels] = accelerator.gather_for_metrics(std::pair(tokens, batch.target));
+      correct += found.eq(labels).sum().item<int64_t>();
+      total += labels.numel();
     }
     accelerator.print("epoch ", epoch, ": ", correct, " of ", total, " right");
   }

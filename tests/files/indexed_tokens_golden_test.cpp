@@ -16,11 +16,11 @@ namespace hasten::files {
 namespace {
 
 using nlohmann::json;
-using testing::GoldenCase;
-using testing::GoldenTopic;
+using hasten::testing::GoldenCase;
+using hasten::testing::GoldenTopic;
 using ::testing::HasSubstr;
 
-class Indexed : public testing::InFolder {};
+class Indexed : public hasten::testing::InFolder {};
 
 const std::map<std::string, Dtype> kNames = {
     {"uint8", Dtype::kUInt8}, {"int8", Dtype::kInt8},     {"int16", Dtype::kInt16},     {"int32", Dtype::kInt32},
