@@ -41,7 +41,8 @@ json plugin_case(const GoldenCase& golden) {
         value_of(golden.input.at("arguments")),
         Environment::of(golden.input.at("environment").get<std::map<std::string, std::string>>()));
     json fields = json::object();
-    for (const auto& [name, value] : golden.expected.value("fields", json::object()).items()) {
+    const json expected = golden.expected.value("fields", json::object());
+    for (const auto& [name, value] : expected.items()) {
       fields[name] = name == "DDP_impl" ? json_of(plugin.arguments().at("DDP_impl")) : json_of(plugin[name]);
     }
     return json{{"arguments", json_of(plugin.arguments())}, {"fields", fields}};
