@@ -30,8 +30,9 @@ const c10::StorageImpl* own_storage(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-// Weights, and what no gradient leads through, belong to the program.
+// Weights, views of weights, and what no gradient leads through, belong to the program.
 bool may_go(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_inference() || (tensor.is_view() && tensor._base().is_leaf())) return false;
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_inference() &&
          tensor.requires_grad() && !tensor.is_leaf() && !tensor.is_meta() && tensor.storage().nbytes() >= kSmallBytes &&
          at::accelerator::isAcceleratorExcluded(tensor.device().type(), at::kMPS);
