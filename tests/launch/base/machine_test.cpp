@@ -11,13 +11,13 @@ namespace hasten::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // /sys and /proc of another machine.
 class Tree {
  public:
   Tree() {
-    std::string name = testing::TempDir() + "hasten_machine_XXXXXX";
+    std::string name = ::testing::TempDir() + "hasten_machine_XXXXXX";
     root_ = mkdtemp(name.data());
   }
   ~Tree() { fs::remove_all(root_); }

@@ -20,7 +20,7 @@ std::string error_of(const std::string& names) {
 }
 
 TEST(Signals, AreReadFromAList) {
-  EXPECT_THAT(signals_of("SIGTERM,sigusr2, INT"), testing::ElementsAre(SIGTERM, SIGUSR2, SIGINT));
+  EXPECT_THAT(signals_of("SIGTERM,sigusr2, INT"), ::testing::ElementsAre(SIGTERM, SIGUSR2, SIGINT));
 }
 
 TEST(Signals, AMisspeltNameIsAnErrorWithAGuess) {

@@ -24,7 +24,7 @@ TEST(StandardDescriptors, ThoseThatAreClosedBecomeTheNullDevice) {
     _exit(same && is_null_device(STDIN_FILENO) && is_null_device(STDERR_FILENO) ? 0 : 1);
   };
 
-  EXPECT_EXIT(open_those_missing(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(open_those_missing(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ConfigFile : public testing::Test {
+class ConfigFile : public ::testing::Test {
  protected:
   ConfigFile() {
-    std::string name = testing::TempDir() + "hasten_config_XXXXXX";
+    std::string name = ::testing::TempDir() + "hasten_config_XXXXXX";
     folder_ = mkdtemp(name.data());
   }
   ~ConfigFile() override { fs::remove_all(folder_); }

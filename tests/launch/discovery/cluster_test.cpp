@@ -11,9 +11,9 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Variables = std::map<std::string, std::string>;
 
 // sbatch -N 2: the batch shell.

@@ -8,8 +8,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const std::vector<Host> kHosts = {{"node1", 4}, {"node2", 2}};
 

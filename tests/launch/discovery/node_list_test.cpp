@@ -8,7 +8,7 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(NodeList, ExpandsSlurmsBrackets) {
   EXPECT_THAT(expand_node_list("node7"), ElementsAre("node7"));

@@ -8,8 +8,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Words = std::vector<std::string>;
 
 CommandLine read(const Words& words) {

@@ -94,7 +94,7 @@ TEST(Output, WhatIsMalformedOrNamesNobodyIsAUsageError) {
 }
 
 TEST(Output, LogFoldersAreTorchruns) {
-  const std::filesystem::path parent = testing::TempDir() + "hasten_output_test_" + std::to_string(getpid());
+  const std::filesystem::path parent = ::testing::TempDir() + "hasten_output_test_" + std::to_string(getpid());
   const LogFolders logs(parent / "a" / "b", "job/7");
 
   const std::filesystem::path attempt = logs.make_attempt(3, 2);
@@ -109,7 +109,7 @@ TEST(Output, LogFoldersAreTorchruns) {
 }
 
 TEST(Output, ALogFolderThatCannotBeMadeIsAUsageError) {
-  const std::string file = testing::TempDir() + "hasten_output_test_file_" + std::to_string(getpid());
+  const std::string file = ::testing::TempDir() + "hasten_output_test_file_" + std::to_string(getpid());
   std::ofstream(file) << "";
 
   EXPECT_THROW(LogFolders(file + "/logs", "none"), UsageError);

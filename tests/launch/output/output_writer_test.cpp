@@ -30,7 +30,7 @@ TEST(OutputWriter, WritesByItselfWhereNoThreadMayBeStarted) {
     _exit(whole ? 0 : 1);
   };
 
-  EXPECT_EXIT(push(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(push(), ::testing::ExitedWithCode(0), "");
 
   char buffer[64];
   const ssize_t size = ::read(ends[0], buffer, sizeof buffer);

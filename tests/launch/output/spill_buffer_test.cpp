@@ -25,7 +25,7 @@ std::string all_of(SpillBuffer& buffer) {
 }
 
 TEST(SpillBuffer, GivesBackWhatItWasGivenInOrder) {
-  SpillBuffer buffer(testing::TempDir());
+  SpillBuffer buffer(::testing::TempDir());
 
   EXPECT_EQ(buffer.push("one "), 4u);
   EXPECT_EQ(buffer.push("two"), 3u);
@@ -35,7 +35,7 @@ TEST(SpillBuffer, GivesBackWhatItWasGivenInOrder) {
 }
 
 TEST(SpillBuffer, WhatFindsNoRoomInMemoryGoesToDiskAndStaysInOrder) {
-  SpillBuffer buffer(testing::TempDir(), 1000);
+  SpillBuffer buffer(::testing::TempDir(), 1000);
   std::string expected, taken;
 
   for (int round = 0; round < 50; ++round) {
@@ -50,7 +50,7 @@ TEST(SpillBuffer, WhatFindsNoRoomInMemoryGoesToDiskAndStaysInOrder) {
 
 TEST(SpillBuffer, LinesComeWholeWhereMemoryEndsAndTheDiskBegins) {
   for (size_t memory = 8; memory < 40; ++memory) {
-    SpillBuffer buffer(testing::TempDir(), memory);
+    SpillBuffer buffer(::testing::TempDir(), memory);
     std::string all;
     for (int i = 0; i < 4; ++i) buffer.push(text("line ", i, "\n"));
 
@@ -65,7 +65,7 @@ TEST(SpillBuffer, LinesComeWholeWhereMemoryEndsAndTheDiskBegins) {
 }
 
 TEST(SpillBuffer, TheLastLineNeedsNoEndAndALongOneComesInPieces) {
-  SpillBuffer buffer(testing::TempDir());
+  SpillBuffer buffer(::testing::TempDir());
   const std::string endless(200'000, 'x');
 
   buffer.push("one\ntwo");
@@ -75,7 +75,7 @@ TEST(SpillBuffer, TheLastLineNeedsNoEndAndALongOneComesInPieces) {
 }
 
 TEST(SpillBuffer, CanBeUsedAgainAfterTheDiskWasNeeded) {
-  SpillBuffer buffer(testing::TempDir(), 10);
+  SpillBuffer buffer(::testing::TempDir(), 10);
   const std::string bytes = numbers(0, 1000);
 
   for (int round = 0; round < 3; ++round) {
@@ -98,7 +98,7 @@ TEST(SpillBuffer, OfAFullDiskItUsesWhatThereIs) {
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   const rlimit small = {.rlim_cur = 4096, .rlim_max = before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
-  SpillBuffer buffer(testing::TempDir(), 10);
+  SpillBuffer buffer(::testing::TempDir(), 10);
   const std::string bytes = numbers(0, 5000);
 
   const size_t taken = buffer.push(bytes);
@@ -110,7 +110,7 @@ TEST(SpillBuffer, OfAFullDiskItUsesWhatThereIs) {
 }
 
 TEST(SpillBuffer, LeavesNoFileBehindEvenWhileItIsUsed) {
-  const std::filesystem::path folder = testing::TempDir() + text("hasten_backlog_test_", getpid());
+  const std::filesystem::path folder = ::testing::TempDir() + text("hasten_backlog_test_", getpid());
   std::filesystem::create_directory(folder);
   SpillBuffer buffer(folder, 10);
 

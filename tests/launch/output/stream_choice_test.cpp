@@ -6,8 +6,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(StreamChoice, IsOneForAllOrOneForSome) {
   EXPECT_EQ(read_stream_choice("3")->of(7), 3);

@@ -7,8 +7,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Variables = std::map<std::string, std::string>;
 
 Machine with_cores(int cores) {

@@ -9,8 +9,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Cpus = std::set<int>;
 
 // Two sockets with two nodes each; a node has three cores of two threads (0 and 12, 1 and 13, …); on each

@@ -8,7 +8,7 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 Machine with_cpus_and_gpus(int cpus, int gpus) {
@@ -56,10 +56,10 @@ TEST(RunPlan, MachinesMayHaveDifferentNumbersOfProcesses) {
   EXPECT_EQ(second.num_local_processes, 3);
   EXPECT_EQ(second.processes_of_machines, (std::vector<int>{1, 3}));
   EXPECT_THAT(refused({"--nnodes", "3", "--master_addr", "h", "--nproc_per_node", "1,3", "-n", "5"}),
-              testing::AllOf(HasSubstr("--nproc_per_node 1,3 has 2 numbers, but --nnodes is 3"),
+              ::testing::AllOf(HasSubstr("--nproc_per_node 1,3 has 2 numbers, but --nnodes is 3"),
                              HasSubstr("--nproc_per_node 1,3 makes 4 processes, but --num_processes is 5")));
   EXPECT_THAT(refused({"--nnodes", "2", "--master_addr", "h", "--nproc_per_node", "0,x"}),
-              testing::AllOf(HasSubstr("'0' of '0,x'"), HasSubstr("'x' of '0,x'")));
+              ::testing::AllOf(HasSubstr("'0' of '0,x'"), HasSubstr("'x' of '0,x'")));
   EXPECT_THAT(refused({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "--nproc_per_node", "1,3"}),
               HasSubstr("each its own --nproc_per_node"));
 }

@@ -8,8 +8,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 Config config_of(core::Value::Map values) {
   if (!core::Value(values).contains("distributed_type"))

@@ -8,12 +8,12 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsSupersetOf;
-using testing::Not;
-using testing::UnorderedElementsAre;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
 const Cluster kPbs = {.name = "PBS", .hosts = {{"n11", 2}, {"n12", 2}}, .hosts_origin = "PBS_NODEFILE", .port = 16000};

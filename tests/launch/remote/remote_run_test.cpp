@@ -23,15 +23,15 @@ TEST(RemoteRun, TheTaskIsDoneInItsFolderWithItsVariables) {
     return good ? 9 : 1;
   };
 
-  EXPECT_EXIT(std::exit(serve_remote("watch-parent", task, launch)), testing::ExitedWithCode(9), "");
+  EXPECT_EXIT(std::exit(serve_remote("watch-parent", task, launch)), ::testing::ExitedWithCode(9), "");
 }
 
 TEST(RemoteRun, SaysWhatIsWrongWithATaskOrItsFolder) {
   EXPECT_THROW(serve_remote("wait", "", no_launch), UsageError);
-  EXPECT_EXIT(std::exit(serve_remote("watch-parent", "xyz", no_launch)), testing::ExitedWithCode(2),
+  EXPECT_EXIT(std::exit(serve_remote("watch-parent", "xyz", no_launch)), ::testing::ExitedWithCode(2),
               "Is the same version of hasten on all machines");
   EXPECT_EXIT(std::exit(serve_remote("watch-parent", to_text({"/no/such", {}, {}}), no_launch)),
-              testing::ExitedWithCode(2), "the folder '/no/such' of this run is not on this machine");
+              ::testing::ExitedWithCode(2), "the folder '/no/such' of this run is not on this machine");
 }
 
 }  // namespace

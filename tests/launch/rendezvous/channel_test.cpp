@@ -11,9 +11,9 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Two ends of a connection, made by a listener on loopback.
 struct Pair {
@@ -97,7 +97,7 @@ TEST(Channel, AServerThatEndsInTheHandshakeHasRefusedNobody) {
 }
 
 // A client that is a plain socket, to do what a Channel never would.
-class Stranger : public testing::Test {
+class Stranger : public ::testing::Test {
  protected:
   Stranger() : Stranger(Pair::connected()) {}
   explicit Stranger(std::pair<Socket, Socket> ends)
@@ -138,7 +138,7 @@ class Stranger : public testing::Test {
 
 TEST_F(Stranger, IsGreetedWithANonceAndNotWithTheSecret) {
   EXPECT_EQ(greeting_.substr(0, 8), "hasten 1");
-  EXPECT_THAT(greeting_, testing::Not(HasSubstr("kkkk")));
+  EXPECT_THAT(greeting_, ::testing::Not(HasSubstr("kkkk")));
 }
 
 TEST_F(Stranger, CannotUseAProofOfAnotherConnection) {

@@ -8,8 +8,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr TimePoint kNow = {};
 

@@ -14,12 +14,12 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class RunSecretTest : public testing::Test {
+class RunSecretTest : public ::testing::Test {
  protected:
   RunSecretTest() {
-    std::string name = testing::TempDir() + "hasten_secret_XXXXXX";
+    std::string name = ::testing::TempDir() + "hasten_secret_XXXXXX";
     folder_ = mkdtemp(name.data());
   }
   ~RunSecretTest() override { std::filesystem::remove_all(folder_); }

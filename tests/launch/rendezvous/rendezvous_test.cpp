@@ -8,9 +8,9 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Kind = Order::Kind;
 
 constexpr TimePoint kStart = {};

@@ -15,8 +15,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 MachineFacts machine(int rank, int num_machines = 3) {
   return {.machine_rank = rank,
@@ -118,7 +118,7 @@ TEST(Meeting, AGuestWithoutAHostSaysWhereItLooked) {
   const int port = free_port();
 
   EXPECT_THAT(start(machine(1), at(port, 0.1)).get(),
-              testing::AllOf(HasSubstr("machine 1 of 3 found no meeting at 127.0.0.1:" + std::to_string(port)),
+              ::testing::AllOf(HasSubstr("machine 1 of 3 found no meeting at 127.0.0.1:" + std::to_string(port)),
                              HasSubstr("Connection refused")));
 }
 

@@ -25,7 +25,7 @@ TEST(ElasticRun, NeedsAnEndpointThatIsOne) {
 }
 
 TEST(ElasticRun, NeedsASecretOnANetwork) {
-  EXPECT_THAT(refused({.endpoint = "192.0.2.1:1"}), testing::HasSubstr("need a secret that they share"));
+  EXPECT_THAT(refused({.endpoint = "192.0.2.1:1"}), ::testing::HasSubstr("need a secret that they share"));
 }
 
 }  // namespace

@@ -17,9 +17,9 @@ namespace hasten {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 // What `function` returned or threw, and what was written to standard error meanwhile.
 struct Result {
@@ -28,13 +28,13 @@ struct Result {
 };
 
 Result run(int num_processes, const std::function<int()>& function, const LaunchOptions& options = {}) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const int exit_code = launch(num_processes, function, options);
-  return {exit_code, testing::internal::GetCapturedStderr()};
+  return {exit_code, ::testing::internal::GetCapturedStderr()};
 }
 
 TEST(Launch, EveryProcessFindsItsPlaceInTheEnvironment) {
-  const fs::path folder = fs::path(testing::TempDir()) / ("hasten_launch_test_" + std::to_string(getpid()));
+  const fs::path folder = fs::path(::testing::TempDir()) / ("hasten_launch_test_" + std::to_string(getpid()));
   fs::create_directories(folder);
 
   const int exit_code = launch(3, [&] {
@@ -105,13 +105,13 @@ TEST(Launch, ACrashGives128PlusTheSignal) {
 }
 
 TEST(Launch, WhatAWorkerPrintedWithoutANewlineIsNotLostAndComesOnce) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
 
   std::cout << "before ";
   launch(1, [] { std::cout << "worker "; });
   std::cout << "after" << std::flush;
 
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "before worker after");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "before worker after");
 }
 
 TEST(Launch, RefusesToForkAProcessWithSeveralThreads) {
@@ -147,7 +147,7 @@ TEST(Launch, OptionsOutOfRangeAreUsageErrors) {
 TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
   int printed[2];
   ASSERT_EQ(pipe(printed), 0);
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
 
   const Result result = run(2,
                             [&] {
@@ -163,7 +163,7 @@ TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
                             },
                             {.run = {.max_restarts = 3}, .monitor_interval_s = 0});
 
-  std::istringstream lines(testing::internal::GetCapturedStdout());
+  std::istringstream lines(::testing::internal::GetCapturedStdout());
   std::string before;
   for (const char* attempt : {"0", "1", "2"}) {
     std::string count, at, port;

@@ -10,7 +10,7 @@
 namespace hasten::launcher {
 namespace {
 
-class ErrorFile : public testing::Test {
+class ErrorFile : public ::testing::Test {
  protected:
   ~ErrorFile() override { std::filesystem::remove(path_); }
 
@@ -20,7 +20,7 @@ class ErrorFile : public testing::Test {
   }
 
  private:
-  std::string path_ = testing::TempDir() + "hasten_error_file_test_" + std::to_string(getpid()) + ".json";
+  std::string path_ = ::testing::TempDir() + "hasten_error_file_test_" + std::to_string(getpid()) + ".json";
 };
 
 TEST_F(ErrorFile, ReadsBothOfTorchrunsForms) {

@@ -160,7 +160,7 @@ TEST(LocalProcesses, AnOrderThatCrossesTheKeepersEndDoesNotHideItsLastWords) {
 
     EXPECT_EQ(exit_code_of(exited.value), 1);
     EXPECT_EQ(gone.kind, Event::Kind::kGone);
-    ASSERT_THAT(processes.error_tail(0), testing::EndsWith("words\n"));
+    ASSERT_THAT(processes.error_tail(0), ::testing::EndsWith("words\n"));
   }
 }
 

@@ -10,7 +10,7 @@ namespace hasten::launcher {
 namespace {
 
 // A folder with files of /proc and /sys as a kernel would show them.
-class MemoryEventsTest : public testing::Test {
+class MemoryEventsTest : public ::testing::Test {
  protected:
   ~MemoryEventsTest() override { std::filesystem::remove_all(root_); }
 
@@ -19,7 +19,7 @@ class MemoryEventsTest : public testing::Test {
     std::ofstream(root_ + path) << content;
   }
 
-  std::string root_ = testing::TempDir() + "hasten_memory_events_test_" + std::to_string(getpid());
+  std::string root_ = ::testing::TempDir() + "hasten_memory_events_test_" + std::to_string(getpid());
 };
 
 TEST_F(MemoryEventsTest, ReadsTheCountersOfCgroupVersion2) {

@@ -13,15 +13,15 @@ namespace hasten::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // A folder with the executable `tool`, the plain file `data` and the script `train.py`; the current one
 // meanwhile.
-class ProgramLookup : public testing::Test {
+class ProgramLookup : public ::testing::Test {
  protected:
   ProgramLookup()
       : before_(fs::current_path()),
-        folder_(fs::path(testing::TempDir()) / ("hasten_program_test_" + std::to_string(getpid()))) {
+        folder_(fs::path(::testing::TempDir()) / ("hasten_program_test_" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
     for (const char* name : {"tool", "data", "train.py", "my data"}) std::ofstream(folder_ / name) << "#!/bin/sh\n";
     fs::permissions(folder_ / "tool", fs::perms::owner_all);

@@ -14,8 +14,8 @@
 namespace hasten::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 Event exited(int local_rank, int exit_code) {
   return {Event::Kind::kExited, local_rank, exit_code << 8};
