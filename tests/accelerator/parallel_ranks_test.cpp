@@ -8,6 +8,7 @@
 #include "accelerator/read_options.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
+#include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/layout/placement.h"
 #include "parallel/parallel_models.h"

@@ -4,11 +4,14 @@
 #include <torch/types.h>
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "compat/versions.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/parameters/checksum.h"
 
 namespace hasten::parallel {
@@ -93,6 +96,9 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
 }
 
 void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside) {
+  // Cut parameters are memory here: the ranks of a group have equal parts.
+  std::optional<interception::PassScope> pass;
+  if (has_parts(module)) pass.emplace();
   const auto difference = first_different_value(module.named_parameters().pairs(), group);
   if (!difference) return;
   throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", difference->name,
