@@ -12,8 +12,9 @@ namespace hasten::data {
 
 DataFile open_data_file(const std::string& path, std::string_view expected) {
   auto file = files::MappedFile::open(path, {.private_writes = true, .expected = expected, .origin = {"data"}});
-  const bool is_text = expected == "a text file" && file->bytes().starts_with("version ");
-  if (!is_text) files::refuse_stand_in(path, file->bytes());
+  // A web page is a text like any other; a pointer of Git LFS is none.
+  const bool may_be_page = expected == "a text file" && !file->bytes().starts_with("version ");
+  if (!may_be_page) files::refuse_stand_in(path, file->bytes());
   return file;
 }
 
