@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <mutex>
 
@@ -12,6 +11,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/text.h"
 #include "hasten/files/folders/open_source.h"
 #include "hasten/parallel/layout/placement.h"
@@ -178,11 +178,6 @@ TEST_F(CutModels, LieWholeInFilesThatPeersRead) {
   }
 }
 
-std::string bytes_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 TEST_F(CutModels, SaveModelWritesTheBytesOfOneProcess) {
   for (const auto& place : places()) {
     run_ranks(place.world, [&](process::Process& process) {
@@ -191,10 +186,10 @@ TEST_F(CutModels, SaveModelWritesTheBytesOfOneProcess) {
       run.accelerator.save_model(run.model, path(place.name + "_all"), {.by_all_ranks = true});
       process.wait_for_everyone();
     });
-    const std::string whole = bytes_of(path("one/model.safetensors"));
-    EXPECT_GT(whole.size(), 4000U);
-    EXPECT_TRUE(bytes_of(path(place.name + "/model.safetensors")) == whole) << place.name;
-    EXPECT_TRUE(bytes_of(path(place.name + "_all/model.safetensors")) == whole) << place.name;
+    const auto whole = core::read_file(path("one/model.safetensors"));
+    EXPECT_GT(whole.value().size(), 4000U);
+    EXPECT_TRUE(core::read_file(path(place.name + "/model.safetensors")) == whole) << place.name;
+    EXPECT_TRUE(core::read_file(path(place.name + "_all/model.safetensors")) == whole) << place.name;
   }
 }
 

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <fstream>
 
 #include "checkpoint/training_run.h"
 #include "hasten/accelerator.h"
+#include "hasten/core/file.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -17,11 +17,6 @@ namespace {
 using testing::run_ranks;
 
 class ShardedFiles : public testing::InFolder {};
-
-std::string bytes_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 TEST_F(ShardedFiles, WeightsOfAllStagesAreTheSameBytes) {
   for (const auto stage :
@@ -34,10 +29,10 @@ TEST_F(ShardedFiles, WeightsOfAllStagesAreTheSameBytes) {
     });
   }
 
-  const std::string whole = bytes_of(path("stage0/model.safetensors"));
-  EXPECT_GT(whole.size(), 1000U);
+  const auto whole = core::read_file(path("stage0/model.safetensors"));
+  EXPECT_GT(whole.value().size(), 1000U);
   for (const char* stage : {"stage1", "stage2", "stage3"}) {
-    EXPECT_TRUE(bytes_of(path(text(stage, "/model.safetensors"))) == whole) << stage;
+    EXPECT_TRUE(core::read_file(path(text(stage, "/model.safetensors"))) == whole) << stage;
   }
 }
 

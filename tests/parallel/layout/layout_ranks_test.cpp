@@ -36,11 +36,11 @@ TEST(Layout, IsTheProcessesOwnGroupWithoutOptions) {
   });
 }
 
-TEST(Layout, RefusesPipelinesAndSizesThatDoNotFit) {
+TEST(Layout, RefusesSizesThatDoNotFit) {
   const auto words = [](const ParallelOptions& options) {
     return testing::run_ranks_collecting(2, [&](process::Process& process) { const Layout made(process, options); })[0];
   };
-  EXPECT_THAT(words({.pp = 2}), HasSubstr("pipelines are not there yet"));
+  EXPECT_THAT(words({.pp = 3}), HasSubstr("pp"));
   EXPECT_THAT(words({.tp = 3}), HasSubstr("tp"));
 }
 
