@@ -161,7 +161,11 @@ class HastenRun : public SavedRun {
           if (sum.defined()) sum.mul_(static_cast<double>(count) / static_cast<double>(saved));
         }
         at::Tensor parameter = item.value();
-        if (sum.defined()) sum = parallel::part_as(parameter, sum).to(parameter.device()).contiguous();
+        // Memory of its own: zero_grad refuses views.
+        if (sum.defined() && parallel::placed_by(parameter) != nullptr) {
+          sum = parallel::part_as(parameter, sum).clone(at::MemoryFormat::Contiguous);
+        }
+        if (sum.defined()) sum = sum.to(parameter.device());
         parameter.mutable_grad() = sum;
       }
     }

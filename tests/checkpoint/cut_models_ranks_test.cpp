@@ -304,7 +304,8 @@ std::string variable(const char* name) {
 
 // Saves a stream of each model's own, or loads and says what this rank draws.
 HASTEN_PROCESS_CASE(cut_models_streams) {
-  const Accelerator accelerator({.tune_allocator = false, .parallel = {.tp = std::stoi(variable("CUT_TP"))}});
+  const Accelerator accelerator(
+      {.tune_allocator = false, .parallel = {.dp_replicate = -1, .tp = std::stoi(variable("CUT_TP"))}});
   const int model = accelerator.rank() / accelerator.options().parallel.tp;
   if (variable("CUT_SAVES") == "1") {
     torch::manual_seed(static_cast<uint64_t>(100 + model));

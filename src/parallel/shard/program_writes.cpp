@@ -8,6 +8,7 @@
 
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -38,6 +39,7 @@ uint64_t checksum(uint64_t hash, const void* data, size_t num_bytes) {
 
 uint64_t checksum(const SharedStorage& storage) {
   // A storage that set_data has put in may hold more than the parameter.
+  const interception::PassScope pass;
   const at::Tensor values = storage.tensor.detach().contiguous();
   return checksum(14695981039346656037ULL ^ values.nbytes(), values.const_data_ptr(), values.nbytes());
 }
