@@ -17,10 +17,15 @@ at::Tensor AcceleratorState::forward_backward(const PipelineStep& step, std::opt
   }
   if (operations->is_joining()) operations->reject_in_join("forward_backward");
   const auto& pipeline = pipelines.only(models.modules());
+  // The first weight of a window multiplies the gradients that are there, and these among them.
+  const auto all = models.all();
+  const bool multiplies = weight && !all.front()->step().window().weight();
+  const double num_batches = static_cast<double>(accumulation.options().num_steps * num_turns());
+  const double scale = multiplies ? 1.0 : weight.value_or(1.0 / num_batches);
   at::Tensor loss;
   {
-    const parallel::NoSync held(models.all());
-    loss = step(pipeline, weight.value_or(1.0 / static_cast<double>(accumulation.options().num_steps * num_turns())));
+    const parallel::NoSync held(all);
+    loss = step(pipeline, scale);
   }
   backward(loss.detach().clone().set_requires_grad(true), {.weight = weight});
   if (layout.data().world_size() == 1) return loss;
