@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   self = &agent;
   made.set_value();
   if (process.is_main_process()) {
-    const hasten::rpc::RemoteModule<BagNet> bag(agent, "worker1/cpu", 100, 16);
+    const hasten::rpc::RemoteModule<BagNet> bag(agent, "rank:1/cpu", 100, 16);
     std::vector<hasten::rpc::Future<std::pair<double, double>>> all;
     for (const int trainer : trainers)
       all.push_back(agent.call_async<std::pair<double, double>>(trainer, "train", bag));

@@ -43,7 +43,9 @@ TEST_F(TrackCommands, StatusTellsWhatIsLeftAndRecoverCompletesIt) {
 
   EXPECT_EQ(before.exit_code, 3);
   EXPECT_EQ(before.out,
-            "p/r: finished\n  csv: 223 bytes to go\n  journal part 1, byte 167: skipped, no value at byte 0\n")
+            "p/r: finished\n  csv: 223 bytes to go\n  journal part 1, byte 167: skipped, line 1, column 1: 'rubbish'; "
+            "expected a value: "
+            "text in quotes, a number, true, false, null, {…} or […]\n")
       << before.err;
   EXPECT_EQ(recovered.exit_code, 0) << recovered.out << recovered.err;
   EXPECT_THAT(recovered.out, HasSubstr("p/r: complete\n"));

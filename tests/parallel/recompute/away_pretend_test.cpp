@@ -24,7 +24,7 @@ TORCH_MODULE(Block);
 struct Trained {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;
-  int64_t peak = 0, waits = 0, sent = 0;
+  int64_t held = 0, peak = 0, waits = 0, sent = 0;
 };
 
 torch::nn::Sequential deep_net() {
@@ -48,6 +48,7 @@ Trained run(const RecomputeOptions& options) {
     const auto entered = hook->enter(*net);
     result.loss = net->forward(x).square().mean();
   }
+  result.held = counts()->bytes[0] - before;
   result.loss.backward();
   result.peak = counts()->peak_bytes[0] - before;
   result.waits = counts()->waits - waits;
@@ -66,7 +67,9 @@ TEST(RecomputeAway, GradientsAreTheSameAndTheDeviceHoldsLess) {
   EXPECT_EQ(here.sent, 0);
   // The inputs of the blocks but the first, which is the program's.
   EXPECT_EQ(away.sent, 5 * 128 * 64 * 4);
-  EXPECT_LE(away.peak, here.peak - 2 * 128 * 64 * 4);
+  // Between forward and backward; at the end of backward all gradients are there, which is the peak of so small a net.
+  EXPECT_LE(away.held, here.held - 4 * 128 * 64 * 4);
+  EXPECT_LE(away.peak, here.peak);
   EXPECT_EQ(away.waits, here.waits);
 }
 
