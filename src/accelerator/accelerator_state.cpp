@@ -16,6 +16,7 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
@@ -293,16 +294,20 @@ void AcceleratorState::place_optimizers() {
 }
 
 void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& optimizer) const {
-  if (layout.tensor().world_size() == 1) return;
+  if (layout.tensor().world_size() == 1 && layout.sizes().pp == 1) return;
   const auto* const codec = checkpoint::find_codec(optimizer);
   const std::string name = codec == nullptr ? "" : codec->name;
   if (name != "Lamb" && name != "NovoGrad" && name != "LBFGS") return;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (parallel::placed_by(parameter) == nullptr) continue;
-      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name,
-                       " with tp = ", layout.sizes().tp,
-                       ": it needs norms of whole parameters, and this rank has parts. Use AdamW.");
+      const bool is_cut = parallel::placed_by(parameter) != nullptr;
+      // NovoGrad has a norm a parameter, and a stage has whole ones.
+      const bool is_elsewhere = parallel::staged_by(parameter) != nullptr && name != "NovoGrad";
+      if (!is_cut && !is_elsewhere) continue;
+      const std::string axis = is_cut ? text("tp = ", layout.sizes().tp) : text("pp = ", layout.sizes().pp);
+      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name, " with ", axis,
+                       ": it needs norms of ", is_cut ? "whole" : "all",
+                       " parameters, and this rank has parts. Use AdamW.");
     }
   }
 }

@@ -98,7 +98,8 @@ int AgentCore::rank_of(const To& to) const {
   if (to.name().empty()) return worker(to.rank()).id;
   if (const auto found = workers_.find(to.name())) return *found;
   const auto names = workers_.names();
-  throw UsageError(origin(), "no worker is named '", to.name(), "'", did_you_mean(to.name(), names),
+  const std::string nearest = did_you_mean(to.name(), names);
+  throw UsageError(origin(), "no worker is named '", to.name(), "'", nearest.empty() ? "." : nearest,
                    " The workers are ", join(names), ".");
 }
 

@@ -137,6 +137,12 @@ TEST(Pipelines, RefuseWhatDoesNotFit) {
                       (void)model(at::zeros({1, 4}, at::TensorOptions(at::kLong)), at::Tensor(), nullptr);
                     }),
               HasSubstr("a forward with gradients of a model that is divided into stages"));
+  EXPECT_THAT(words(stages,
+                    [](const auto& accelerator, auto& model) {
+                      torch::optim::LBFGS lbfgs(model.unwrap()->parameters(), torch::optim::LBFGSOptions(1));
+                      auto optimizer = accelerator.prepare(lbfgs);
+                    }),
+              HasSubstr("LBFGS with pp = 2: it needs norms of all parameters"));
 }
 
 }  // namespace

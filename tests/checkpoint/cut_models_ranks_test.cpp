@@ -53,12 +53,19 @@ std::shared_ptr<models::Gpt2Impl> small_net(uint64_t seed) {
 struct CutRun {
   CutRun(process::Process& process, const Parallel& parallel, uint64_t seed = 3, const AcceleratorOptions& more = {})
       : accelerator(process, with(more, parallel)),
-        net(small_net(seed)),
+        net(net_behind_all(accelerator, seed)),
         // A large eps, so that rounding in gradients of zero is not blown up to whole steps.
         adamw(net->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-3)),
         model(accelerator.prepare(net)),
         optimizer(accelerator.prepare(adamw)) {}
 
+  // Accelerators of other threads set the default generator as they are made, and models draw as they are prepared.
+  static std::shared_ptr<models::Gpt2Impl> net_behind_all(const Accelerator& accelerator, uint64_t seed) {
+    accelerator.wait_for_everyone();
+    auto made = small_net(seed);
+    accelerator.wait_for_everyone();
+    return made;
+  }
   static AcceleratorOptions with(AcceleratorOptions options, const Parallel& parallel) {
     options.tune_allocator = false;
     options.parallel = parallel;
