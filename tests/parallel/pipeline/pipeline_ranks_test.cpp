@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <mutex>
-
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
@@ -55,7 +53,7 @@ void expect_whole_weights(const ParallelModel& model, const Pipeline& pipeline, 
 }
 
 void train_one_rank(process::Process& process, const ParallelModel& model, torch::nn::Module& net,
-                    const PipelineCase& is, const ParallelRun& expected, std::mutex& mutex) {
+                    const PipelineCase& is, const ParallelRun& expected, const ParallelBatch& batch) {
   const comm::DeviceMesh mesh(process.group(), {{"pp", is.pp}, {"dp", is.dp}, {"tp", is.tp}});
   for (const char* axis : {"pp", "dp", "tp"}) mesh.group(axis).connect_backends();
   const auto data = mesh.group("dp");
@@ -68,10 +66,6 @@ void train_one_rank(process::Process& process, const ParallelModel& model, torch
   }
   torch::optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-3));
   const auto hook = is.recompute ? recompute_hook(net, {.enabled = true}) : nullptr;
-  const auto batch = [&] {
-    const std::lock_guard lock(mutex);  // the threads share one random generator
-    return parallel_batch();
-  }();
   const int64_t rows = batch.x.size(0) / is.dp, first = mesh.coordinate("dp") * rows;
   const XY mine(batch.x.narrow(0, first, rows), batch.y.narrow(0, first, rows));
   for (int step = 0; step < is.steps; ++step) {
@@ -92,9 +86,9 @@ void train_one_rank(process::Process& process, const ParallelModel& model, torch
 void expect_like_one_process(const ParallelModel& model, const PipelineCase& is) {
   const auto expected = one_process(model, is.steps, false, is.clip);
   const auto nets = equal_nets(model, is.pp * is.tp * is.dp);
-  std::mutex mutex;
+  const auto batch = parallel_batch();  // here, since the threads share one random generator
   run_ranks(is.pp * is.tp * is.dp, [&](process::Process& process) {
-    train_one_rank(process, model, *nets[static_cast<size_t>(process.rank())], is, expected, mutex);
+    train_one_rank(process, model, *nets[static_cast<size_t>(process.rank())], is, expected, batch);
   });
 }
 

@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
@@ -51,7 +50,7 @@ void expect_weights(const ParallelModel& model, const torch::nn::Module& net, co
 }
 
 void train_one_rank(process::Process& process, const ParallelModel& model, torch::nn::Module& net, const TensorCase& is,
-                    const ParallelRun& expected, std::mutex& mutex) {
+                    const ParallelRun& expected, const ParallelBatch& batch) {
   const comm::DeviceMesh mesh(process.group(), {{"dp", is.dp}, {"tp", is.tp}});
   const auto tp = mesh.group("tp"), data = mesh.group("dp");
   tp.connect_backends();
@@ -70,10 +69,6 @@ void train_one_rank(process::Process& process, const ParallelModel& model, torch
   }
   torch::optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-3));
   const auto hook = is.recompute ? recompute_hook(net, {.enabled = true}) : nullptr;
-  const auto batch = [&] {
-    const std::lock_guard lock(mutex);  // the threads share one random generator
-    return parallel_batch();
-  }();
   const int64_t rows = batch.x.size(0) / is.dp, first = mesh.coordinate("dp") * rows;
   for (int step = 0; step < is.steps; ++step) {
     optimizer.zero_grad();
@@ -105,9 +100,9 @@ void expect_like_one_process(const ParallelModel& model, const TensorCase& is) {
     torch::manual_seed(0);
     nets.push_back(model.make());
   }
-  std::mutex mutex;
+  const auto batch = parallel_batch();  // here, since the threads share one random generator
   run_ranks(is.tp * is.dp, [&](process::Process& process) {
-    train_one_rank(process, model, *nets[static_cast<size_t>(process.rank())], is, expected, mutex);
+    train_one_rank(process, model, *nets[static_cast<size_t>(process.rank())], is, expected, batch);
   });
 }
 
