@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/flight/report.h"
 #include "hasten/flight/trace_merge.h"
@@ -112,11 +112,9 @@ int64_t number_of(const launcher::CommandLine& line, const std::string& name, in
 }
 
 std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream words;
-  words << file.rdbuf();
-  if (!file) throw DataError({"trace"}, path, path, " cannot be read.");
-  return words.str();
+  auto bytes = core::read_file(path);
+  if (!bytes) throw DataError({"trace"}, path, path, " cannot be read.");
+  return *std::move(bytes);
 }
 
 void merge(const std::vector<const flight::PageView*>& pages, const std::string& output) {

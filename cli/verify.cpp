@@ -1,9 +1,10 @@
 // `hasten verify`: runs a program on one process and on several, and names the first thing that differs.
 #include <fstream>
 #include <iostream>
-#include <iterator>
+#include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/launch/options/command_line.h"
@@ -65,18 +66,18 @@ int print_verdict(const plan::VerifyVerdict& verdict, const plan::VerifyRun& one
   return verdict.same() ? 0 : kDiffers;
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw UsageError({"verify"}, "'", path, "' cannot be read. Give a file that --record wrote.");
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string record_in(const std::string& path) {
+  auto lines = core::read_file(path);
+  if (!lines) throw UsageError({"verify"}, "'", path, "' cannot be read. Give a file that --record wrote.");
+  return *std::move(lines);
 }
 
 int compare_files(const CommandLine& line) {
   if (line.rest.size() != 2) {
     throw UsageError({"verify"}, "--compare has ", line.rest.size(), " files; expected two that --record wrote.");
   }
-  const auto one = plan::read_verify_run(read_file(line.rest[0]), line.rest[0]);
-  const auto many = plan::read_verify_run(read_file(line.rest[1]), line.rest[1]);
+  const auto one = plan::read_verify_run(record_in(line.rest[0]), line.rest[0]);
+  const auto many = plan::read_verify_run(record_in(line.rest[1]), line.rest[1]);
   return print_verdict(plan::compare_runs(one, many, comparison(line)), one, many);
 }
 
@@ -117,7 +118,8 @@ int verify_program(const CommandLine& line, int num_processes) {
   const auto one = plan::read_verify_run(first.record, "record of the first run");
   if (first.exit_code != 0) return told_failure(1, first.exit_code);
   // A second run would say no more than the first, which has no step.
-  if (one.ranks.empty() || one.ranks.front().steps.empty()) return print_verdict(plan::compare_runs(one, one), one, one);
+  if (one.ranks.empty() || one.ranks.front().steps.empty())
+    return print_verdict(plan::compare_runs(one, one), one, one);
   options = run_options(line);
   options.num_processes = num_processes;
   options.launch_options = second_options(line);

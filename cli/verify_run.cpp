@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
 
@@ -49,8 +48,7 @@ class SignalsToChild {
 std::string record_of(const std::filesystem::path& path, int num_processes) {
   std::string all;
   for (int rank = 0; rank < num_processes; ++rank) {
-    std::ifstream file(text(path.string(), ".rank", rank));
-    std::string lines{std::istreambuf_iterator<char>(file), {}};
+    std::string lines = core::read_file(text(path.string(), ".rank", rank)).value_or("");
     // A rank that was killed may have left half a line.
     lines.resize(lines.rfind('\n') == std::string::npos ? 0 : lines.rfind('\n') + 1);
     all += lines;

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -122,9 +122,7 @@ const char* kind_words(FieldKind kind) {
 }
 
 std::string variable_of(const Field& field) {
-  std::string name = text("MEGATRON_LM_", field.name);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
-  return name;
+  return core::upper(text("MEGATRON_LM_", field.name));
 }
 
 Value from_environment(const Field& field, const Environment& environment) {
@@ -255,8 +253,7 @@ void add_t5(const MegatronPlugin& plugin, const MegatronModel& model, MegatronNe
 }
 
 void add_optimizer(const Value& optimizer, Value& arguments) {
-  std::string type = optimizer.at("type").as_string();
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string type = core::lower(optimizer.at("type").as_string());
   if (type.find("adam") != std::string::npos) {
     arguments["optimizer"] = "adam";
     arguments["adam_beta1"] = optimizer.at("betas").as_list().at(0);

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::watch {
@@ -152,11 +153,6 @@ std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
   return text("[", join(all), "]");
 }
 
-std::string upper(std::string word) {
-  for (char& c : word) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return word;
-}
-
 using Field = std::function<double(const ProfileAverage&)>;
 
 const std::map<std::string, Field>& fields() {
@@ -257,7 +253,7 @@ Shown shown_of(const std::vector<ProfileAverage>& rows) {
     shown.shapes = shown.shapes || !row.input_shapes.empty();
     shown.self_cpu += row.self_cpu_time_total;
     if (row.device == "cpu") continue;
-    shown.device = upper(row.device);
+    shown.device = core::upper(row.device);
     if (!row.is_annotation) shown.self_device += row.self_device_time_total;
   }
   return shown;

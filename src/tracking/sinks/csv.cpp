@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "tracking/journal/json.h"
 
@@ -94,8 +95,7 @@ class Csv : public Tracker {
   // Writes the file anew without the rows behind the step. A row that a follower's restart has doubled stays once.
   bool rewind(int64_t step) override {
     file_.close();
-    std::ifstream before(path_, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(before), {}};
+    const std::string text = core::read_file(path_).value_or("");
     const std::filesystem::path fresh = path_.string() + ".new";
     std::ofstream after(fresh, std::ios::binary | std::ios::trunc);
     std::set<std::string_view> seen;
