@@ -13,7 +13,6 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "commands.h"
@@ -21,6 +20,7 @@
 #include "hasten/core/number.h"
 #include "hasten/core/path_search.h"
 #include "hasten/core/text.h"
+#include "hasten/core/value.h"
 #include "hasten/core/version.h"
 #include "hasten/launch/base/machine.h"
 #include "help.h"
@@ -30,7 +30,7 @@ namespace hasten::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using core::Value;
 
 const HelpText kHelp = {"hasten env [OPTIONS]",
                         "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.",
@@ -81,7 +81,7 @@ std::vector<std::string> gpus() {
 }
 
 // Interfaces that are up, with their first address.
-std::map<std::string, std::string> interfaces() {
+Value interfaces() {
   std::map<std::string, std::string> result;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return result;
@@ -92,7 +92,7 @@ std::map<std::string, std::string> interfaces() {
     result.emplace(one->ifa_name, address);
   }
   freeifaddrs(first);
-  return result;
+  return Value::Map(result.begin(), result.end());
 }
 
 std::string memory() {
@@ -103,22 +103,20 @@ std::string memory() {
   return gibibytes(info.totalram) + " GiB, " + gibibytes(info.freeram) + " GiB free";
 }
 
-Json configuration(const std::optional<launcher::Config>& config) {
+Value configuration(const std::optional<launcher::Config>& config) {
   if (!config) return nullptr;
-  Json result = {{"file", config->path}};
-  result["values"] = Json::parse(launcher::to_json(config->values));
-  return result;
+  return Value::map({{"file", config->path}, {"values", Value::parse_json(launcher::to_json(config->values))}});
 }
 
-Json facts(const Environment& environment, const std::optional<launcher::Config>& config) {
+Value facts(const Environment& environment, const std::optional<launcher::Config>& config) {
   const launcher::Machine machine = launcher::this_machine(environment);
   std::set<int> nodes;
   for (const launcher::Cpu& cpu : machine.cpus) nodes.insert(cpu.node);
-  Json result = {{"hasten", version()},
-                 {"compiler", compiler()},
-                 {"libtorch", HASTEN_LIBTORCH},
-                 {"python's torch", torch_of_python(environment)},
-                 {"system", system_name()}};
+  Value result = Value::map({{"hasten", version()},
+                             {"compiler", compiler()},
+                             {"libtorch", HASTEN_LIBTORCH},
+                             {"python's torch", torch_of_python(environment)},
+                             {"system", system_name()}});
   result["cores"] = text(machine.num_physical_cores(), " (", machine.cpus.size(), " logical) on ", nodes.size(),
                          nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
   result["memory"] = memory();
@@ -128,19 +126,22 @@ Json facts(const Environment& environment, const std::optional<launcher::Config>
   return result;
 }
 
-void print(const std::string& name, const Json& value, std::ostream& out) {
+void print(const std::string& name, const Value& value) {
   if (value.is_string()) {
-    out << name << ": " << value.get<std::string>() << "\n";
+    std::cout << name << ": " << value.as_string() << "\n";
   } else if (value.empty()) {
-    out << name << ": none\n";
-  } else if (value.is_array()) {
-    out << name << ": " << join(value.get<std::vector<std::string>>()) << "\n";
+    std::cout << name << ": none\n";
+  } else if (value.is_list()) {
+    std::vector<std::string> names;
+    for (const Value& one : value.as_list()) names.push_back(one.as_string());
+    std::cout << name << ": " << join(names) << "\n";
   } else if (name == "configuration") {
-    out << name << ": " << value["file"].get<std::string>() << "\n";
-    for (const auto& [key, held] : value["values"].items()) out << "  " << key << ": " << held.dump() << "\n";
+    std::cout << name << ": " << value.at("file").as_string() << "\n";
+    for (const auto& [key, held] : value.at("values").as_map())
+      std::cout << "  " << key << ": " << held.to_json() << "\n";
   } else {
-    out << name << ":\n";
-    for (const auto& [key, held] : value.items()) out << "  " << key << ": " << held.get<std::string>() << "\n";
+    std::cout << name << ":\n";
+    for (const auto& [key, held] : value.as_map()) std::cout << "  " << key << ": " << held.as_string() << "\n";
   }
 }
 
@@ -150,12 +151,12 @@ int env(const std::vector<std::string>& words) {
   const launcher::CommandLine line = read_options("env", env_options(), words);
   if (line.help) return std::cout << help_of(kHelp, env_options(), colours_wanted()), 0;
   const Environment environment = Environment::current();
-  const Json all = facts(environment, chosen_config(line, environment));
+  const Value all = facts(environment, chosen_config(line, environment));
   if (line.has("json")) {
-    std::cout << all.dump(2) << "\n";
+    std::cout << all.to_json(2) << "\n";
     return 0;
   }
-  for (const auto& [name, value] : all.items()) print(name, value, std::cout);
+  for (const auto& [name, value] : all.as_map()) print(name, value);
   return 0;
 }
 

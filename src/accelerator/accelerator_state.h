@@ -101,8 +101,6 @@ struct AcceleratorState {
   std::map<const torch::nn::Module*, std::shared_ptr<parallel::ForwardHook>> cut_models = {};
   /// Cuts the sequences that models get, over cp or sp.
   parallel::ContextParallel context;
-  /// Models whose forwards are a phase in the page of this rank.
-  std::map<const parallel::ForwardScopes*, std::weak_ptr<parallel::ForwardScopes>> recorded_models = {};
   /// Takes the recorder off this loop.
   std::shared_ptr<void> verified = {};
   Pipelines pipelines;

@@ -51,12 +51,8 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
                        "model(x) the tokens themselves, or set cp and sp to 1.");
     };
   }
-  auto& recorded = state_->recorded_models[scopes.get()];
-  if (recorded.expired()) {
-    recorded = scopes;
-    // Where it stands among the others does not matter.
-    if (auto hook = state_->step_record->forward_hook())
-      scopes->add(parallel::ForwardOrder::kAutocast, std::move(hook));
+  if (!scopes->has(parallel::ForwardOrder::kPhase)) {
+    if (auto hook = state_->step_record->forward_hook()) scopes->add(parallel::ForwardOrder::kPhase, std::move(hook));
   }
   const auto& recompute = options().recompute;
   if (recompute.enabled && !scopes->has(parallel::ForwardOrder::kRecompute))

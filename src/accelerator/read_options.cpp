@@ -1,12 +1,11 @@
 // See accelerator/read_options.h.
 #include "accelerator/read_options.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "hasten/settings/parallelism_config.h"
 
@@ -26,8 +25,8 @@ constexpr Missing kMissing[] = {
     {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
      "a program that binds itself to the cores near its GPU (the launcher's --numa_binding node does that)"}};
 
-bool asks(std::string value) {
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+bool asks(const std::string& text) {
+  const std::string value = core::lower(text);
   return value != "no" && value != "n" && value != "false" && value != "f" && value != "off" && value != "0";
 }
 

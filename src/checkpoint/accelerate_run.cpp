@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +16,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
@@ -78,9 +78,7 @@ class AccelerateRun : public SavedRun {
   AccelerateRun(const Checkpoints::Impl& own, const std::string& folder) : SavedRun(folder) {
     const std::string beside = in("hasten.json");
     if (fs::exists(beside)) {
-      std::ifstream stream(beside);
-      const std::string json((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-      manifest_ = files::parse_manifest(json, beside);
+      manifest_ = files::parse_manifest(core::read_file(beside).value_or(""), beside);
       step = manifest_->step;
       iteration = manifest_->iteration;
     }

@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <thread>
 
 #include "checkpoint/replica_check.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -112,13 +111,6 @@ core::Xxh128 hash_from(const std::string& hex) {
   return hash;
 }
 
-std::string contents_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return std::move(out).str();
-}
-
 struct Collected {
   files::Manifest& manifest;
   std::map<std::string, size_t> index = {};  // of tensors
@@ -181,7 +173,7 @@ void note_other_files(const SaveJob& job, files::Manifest& manifest) {
     const std::string name = std::filesystem::relative(entry.path(), job.temporary).string();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     job.disk->open(entry.path())->sync();
-    const std::string bytes = contents_of(entry.path());
+    const std::string bytes = core::read_file(entry.path()).value_or("");
     others[name] = Value::map({{"bytes", static_cast<int64_t>(bytes.size())}, {"xxh3", core::xxh3_128(bytes).hex()}});
   }
   if (!others.empty()) manifest.parts["other_files"] = std::move(others);
@@ -196,7 +188,7 @@ void commit(SaveJob& job) {
   await_ranks(job);
   for (int rank = 1; rank < job.world_size; ++rank) {
     const std::string path = job.temporary + "/" + report_name(rank);
-    const Value report = Value::parse_json(contents_of(path), path);
+    const Value report = Value::parse_json(core::read_file(path).value_or(""), path);
     add_report(job, report, all);
     replicas.add(rank, report);
     job.disk->unlink(path);

@@ -385,6 +385,8 @@ std::optional<Value> read_json(std::string_view text, const JsonForm& form, Json
   JsonError mistake;
   auto value = JsonReader(text, form, mistake).whole();
   if (!value && error != nullptr) *error = std::move(mistake);
+  if (value && form.named_doubles && text.find("\"$double\"") != std::string_view::npos)
+    restore_special_doubles(*value);
   return value;
 }
 
@@ -394,9 +396,8 @@ std::string Value::to_json(int indent) const {
 
 Value Value::parse_json(std::string_view text, const std::string& name) {
   JsonError error;
-  auto value = read_json(text, {}, &error);
+  auto value = read_json(text, {.named_doubles = true}, &error);
   if (!value) throw DataError({"core"}, name, name, " is no JSON: ", error.text(), ". Correct the text.");
-  if (text.find("\"$double\"") != std::string_view::npos) restore_special_doubles(*value);
   return *std::move(value);
 }
 

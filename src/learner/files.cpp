@@ -3,11 +3,11 @@
 #include <torch/serialize.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <set>
 
 #include "hasten/checkpoint/weights.h"
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -93,11 +93,10 @@ void write_file(const fs::path& path, const std::string& bytes) {
 }
 
 std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw DataError(Origin{"learner"}, path.string(), "cannot read ", path.string(),
-                    ": no such file. Save it first, or check the name.");
-  return {std::istreambuf_iterator<char>(file), {}};
+  auto bytes = core::read_file(path);
+  if (bytes) return std::move(*bytes);
+  throw DataError(Origin{"learner"}, path.string(), "cannot read ", path.string(),
+                  ": no such file. Save it first, or check the name.");
 }
 
 void write_weights(const fs::path& path, const torch::nn::Module& module) {

@@ -1,5 +1,6 @@
 // See image_loaders.h.
 #include "hasten/learner/image_loaders.h"
+#include "hasten/core/strings.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -56,9 +57,7 @@ std::vector<fsys::path> image_files(const fsys::path& folder) {
   std::vector<fsys::path> files;
   for (fsys::recursive_directory_iterator it(folder, fsys::directory_options::follow_directory_symlink, error), end;
        it != end; it.increment(error)) {
-    auto extension = it->path().extension().string();
-    std::transform(extension.begin(), extension.end(), extension.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const auto extension = core::lower(it->path().extension().string());
     if (it->is_regular_file() && (extension == ".png" || extension == ".jpg" || extension == ".jpeg"))
       files.push_back(it->path());
   }

@@ -1,5 +1,6 @@
 // See text_loaders.h.
 #include "hasten/learner/text_loaders.h"
+#include "hasten/core/strings.h"
 
 #include <ATen/ATen.h>
 
@@ -25,11 +26,9 @@ std::vector<std::string> tokenize(const std::string& text) {
              (std::isalnum(static_cast<unsigned char>(text[end])) || static_cast<unsigned char>(text[end]) >= 128))
         ++end;
     }
-    std::string word = text.substr(i, end - i);
+    const std::string word = text.substr(i, end - i);
     if (std::isupper(c)) tokens.emplace_back("xxmaj");
-    std::transform(word.begin(), word.end(), word.begin(),
-                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-    tokens.push_back(std::move(word));
+    tokens.push_back(core::lower(word));
     i = end;
   }
   return tokens;

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/gptj.h"
 #include "hasten/models/llama.h"
@@ -20,14 +19,12 @@ namespace {
 
 core::Value read_config(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
-  std::ifstream file(path);
-  if (!file) {
+  const auto text = core::read_file(path);
+  if (!text) {
     throw UsageError(Origin{"models"}, folder,
                      " has no config.json. Expected a folder that transformers' save_pretrained wrote.");
   }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return core::Value::parse_json(text.str(), path);
+  return core::Value::parse_json(*text, path);
 }
 
 std::string model_type(const core::Value& config) {

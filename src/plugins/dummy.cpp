@@ -8,10 +8,10 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <tuple>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/optim/deepspeed.h"
 
 namespace hasten::parallel {
@@ -191,8 +191,7 @@ torch::optim::Optimizer& DummyScheduler::optimizer() const {
 
 std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const Value& params,
                                                                   const DummyOptim& dummy) {
-  std::string lower = type;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = core::lower(type);
   SectionParams own(type, params);
   const auto* mode = params.find("adam_w_mode");
   const bool decouples = lower == "adamw" || mode == nullptr || !mode->is_bool() || mode->as_bool();

@@ -8,6 +8,7 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/leaf_modules.h"
 #include "hasten/plugins/shard_options.h"
@@ -42,8 +43,8 @@ std::optional<c10::ScalarType> dtype_of(const std::string& name) {
   return own.empty() ? std::nullopt : std::optional(c10::kFloat);
 }
 
-checkpoint::TagValidation tag_validation_of(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+checkpoint::TagValidation tag_validation_of(const std::string& text) {
+  const std::string name = core::upper(text);
   if (name == "IGNORE") return checkpoint::TagValidation::kIgnore;
   return name == "FAIL" ? checkpoint::TagValidation::kFail : checkpoint::TagValidation::kWarn;
 }

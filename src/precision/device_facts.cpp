@@ -3,10 +3,10 @@
 
 #include <dlfcn.h>
 
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "hasten/core/file.h"
 #include "hasten/core/text.h"
 
 namespace hasten::precision {
@@ -46,8 +46,7 @@ DeviceFacts device_facts(c10::Device device) {
   if (!device.is_cpu()) {
     return {.type = device.type(), .capability = device.is_cuda() ? cuda_capability(device.index()) : 0};
   }
-  std::ifstream file("/proc/cpuinfo");
-  return parse_cpuinfo({std::istreambuf_iterator<char>(file), {}});
+  return parse_cpuinfo(core::read_file("/proc/cpuinfo").value_or(""));
 }
 
 std::string describe(const DeviceFacts& facts) {

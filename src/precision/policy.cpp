@@ -1,13 +1,12 @@
 // See policy.h.
 #include "hasten/precision/policy.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::precision {
@@ -51,8 +50,7 @@ const char* name_of(Precision precision) noexcept {
 }
 
 Precision parse_precision(const std::string& text, const std::string& source) {
-  std::string small = text;
-  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string small = core::lower(text);
   for (const auto& [name, precision] : kNames) {
     if (small == name) return precision;
   }

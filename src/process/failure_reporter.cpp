@@ -14,11 +14,11 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "hasten/core/error.h"
+#include "hasten/core/value.h"
 #include "hasten/flight/recorder.h"
 
 namespace hasten::process {
@@ -145,11 +145,8 @@ void install_terminate_handler(const std::shared_ptr<const FailureReporter>& wor
 }
 
 std::string error_file_text(const std::string& words, int64_t seconds_since_1970) {
-  const nlohmann::json content = {
-      {"message",
-       {{"message", words},
-        {"extraInfo", {{"py_callstack", words}, {"timestamp", std::to_string(seconds_since_1970)}}}}}};
-  return content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const auto extra = core::Value::map({{"py_callstack", words}, {"timestamp", std::to_string(seconds_since_1970)}});
+  return core::Value::map({{"message", core::Value::map({{"message", words}, {"extraInfo", extra}})}}).to_json();
 }
 
 }  // namespace hasten::process

@@ -23,6 +23,8 @@ struct JsonForm {
   bool unique_keys = false;
   /// Reads integers beyond 64 bits as doubles. Otherwise they are an error.
   bool large_integers = true;
+  /// Reads {"$double": "nan"}, "inf" and "-inf" as the number, which Value::to_json writes so.
+  bool named_doubles = false;
   /// Maps and lists within each other. A Value ends level by level, on the stack.
   size_t max_depth = 10'000;
 };

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cctype>
 #include <exception>
 #include <filesystem>
 #include <set>
@@ -12,6 +11,7 @@
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/core/strings.h"
 #include "hasten/data/dataset/rows.h"
 
 namespace hasten::data {
@@ -21,9 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_image(const std::string& name) {
-  std::string extension = fs::path(name).extension();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char letter) { return std::tolower(letter); });
+  const std::string extension = core::lower(fs::path(name).extension().string());
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
 }
 

@@ -2,19 +2,27 @@
 #include "hasten/files/folders/manifest.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "files/base/origin.h"
 #include "files/base/posix_file.h"
+#include "hasten/core/json.h"
 #include "hasten/files/disk/disk.h"
 
 namespace hasten::files {
+
+using core::Value;
+
 namespace {
 
 constexpr std::string_view kFormat = "hasten checkpoint";
 constexpr int64_t kVersion = 1;
+// Keys of the file that are members of Manifest. All others are its parts.
+constexpr std::array<std::string_view, 13> kFacts = {"format",    "version",    "writer",   "libtorch", "save_id",
+                                                     "time",      "world_size", "strategy", "hosts",    "step",
+                                                     "iteration", "files",      "tensors"};
 
 template <class... Parts>
 [[noreturn]] void bad_manifest(const std::string& path, const Parts&... parts) {
@@ -23,7 +31,7 @@ template <class... Parts>
 }
 
 std::string json_text(std::string_view words) {
-  return core::Value(words).to_json();
+  return Value(words).to_json();
 }
 
 void append_list(std::string& out, const std::vector<int64_t>& numbers) {
@@ -92,61 +100,75 @@ void append_tensor(std::string& out, const ManifestTensor& tensor) {
   out += '}';
 }
 
-using Json = nlohmann::json;  // an ordered object would search all its keys for each new one
-
-const Json& part_of(const std::string& path, const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) bad_manifest(path, "it has no '", key, "'");
+const Value& part_of(const std::string& path, const Value& map, const char* key) {
+  const Value* found = map.find(key);
+  if (found == nullptr) bad_manifest(path, "it has no '", key, "'");
   return *found;
 }
 
-template <class T>
-T whole_number_of(const std::string& path, const Json& json, const char* what) {
-  if (!json.is_number_integer() || json.get<int64_t>() < 0) bad_manifest(path, what, " is no whole number from 0 on");
-  return json.get<T>();
+std::string text_or(const std::string& path, const Value& map, const char* key, const char* otherwise) {
+  const Value* found = map.find(key);
+  if (found != nullptr && !found->is_string()) bad_manifest(path, "its '", key, "' is no text");
+  return found == nullptr ? otherwise : found->as_string();
 }
 
-std::vector<int64_t> numbers_of(const std::string& path, const Json& json, const char* what) {
-  if (!json.is_array()) bad_manifest(path, what, " is no list");
+template <class T>
+T whole_number_of(const std::string& path, const Value& json, const char* what) {
+  if (!json.is_int() || json.as_int() < 0) bad_manifest(path, what, " is no whole number from 0 on");
+  return static_cast<T>(json.as_int());
+}
+
+int64_t number_or(const std::string& path, const Value& map, const char* key, int64_t otherwise) {
+  const Value* found = map.find(key);
+  return found == nullptr ? otherwise : whole_number_of<int64_t>(path, *found, key);
+}
+
+const Value::List& list_of(const std::string& path, const Value& json, const char* what) {
+  if (!json.is_list()) bad_manifest(path, what, " is no list");
+  return json.as_list();
+}
+
+std::vector<int64_t> numbers_of(const std::string& path, const Value& json, const char* what) {
   std::vector<int64_t> numbers;
-  for (const auto& one : json) numbers.push_back(whole_number_of<int64_t>(path, one, what));
+  for (const Value& one : list_of(path, json, what)) numbers.push_back(whole_number_of<int64_t>(path, one, what));
   return numbers;
 }
 
-core::Xxh128 hash_of(const std::string& path, const Json& json) {
+core::Xxh128 hash_of(const std::string& path, const Value& json) {
   core::Xxh128 hash;
-  if (!json.is_string() || !core::Xxh128::parse(json.get_ref<const std::string&>(), hash)) {
+  if (!json.is_string() || !core::Xxh128::parse(json.as_string(), hash)) {
     bad_manifest(path, "a hash is not 32 hexadecimal digits");
   }
   return hash;
 }
 
-ManifestPiece piece_of(const std::string& path, const Json& json) {
-  if (!json.is_array() || json.size() != 5) bad_manifest(path, "a piece is not [file, offset, size, xxh3, position]");
-  return {.file = whole_number_of<size_t>(path, json[0], "a piece's file"),
-          .box = {numbers_of(path, json[1], "a piece's offset"), numbers_of(path, json[2], "a piece's size")},
-          .xxh3 = hash_of(path, json[3]),
-          .position = whole_number_of<uint64_t>(path, json[4], "a piece's position")};
+ManifestPiece piece_of(const std::string& path, const Value& json) {
+  if (!json.is_list() || json.size() != 5) bad_manifest(path, "a piece is not [file, offset, size, xxh3, position]");
+  return {.file = whole_number_of<size_t>(path, json.as_list()[0], "a piece's file"),
+          .box = {numbers_of(path, json.as_list()[1], "a piece's offset"),
+                  numbers_of(path, json.as_list()[2], "a piece's size")},
+          .xxh3 = hash_of(path, json.as_list()[3]),
+          .position = whole_number_of<uint64_t>(path, json.as_list()[4], "a piece's position")};
 }
 
-std::vector<ManifestPiece> split_pieces(const std::string& path, const Json& json, const TensorInfo& info) {
+std::vector<ManifestPiece> split_pieces(const std::string& path, const Value& json, const TensorInfo& info) {
   const auto split = numbers_of(path, part_of(path, json, "split"), "a split");
-  const Json& parts = part_of(path, json, "parts");
-  if (split.size() != 2 || split[0] >= static_cast<int64_t>(info.shape.size()) || split[1] < 1 || !parts.is_array() ||
+  const Value& parts = part_of(path, json, "parts");
+  if (split.size() != 2 || split[0] >= static_cast<int64_t>(info.shape.size()) || split[1] < 1 || !parts.is_list() ||
       static_cast<int64_t>(parts.size()) != split[1] || info.shape[split[0]] % split[1] != 0) {
     bad_manifest(path, "tensor '", info.name, "' has a split that does not fit its shape [", join(info.shape), "]");
   }
   const size_t axis = static_cast<size_t>(split[0]);
   std::vector<ManifestPiece> pieces;
-  for (const auto& part : parts) {
-    if (!part.is_array() || part.size() != 3) bad_manifest(path, "a part is not [file, xxh3, position]");
+  for (const Value& part : parts.as_list()) {
+    if (!part.is_list() || part.size() != 3) bad_manifest(path, "a part is not [file, xxh3, position]");
     Box box = whole_box(info.shape);
     box.size[axis] = info.shape[axis] / split[1];
     box.offset[axis] = static_cast<int64_t>(pieces.size()) * box.size[axis];
-    pieces.push_back({.file = whole_number_of<size_t>(path, part[0], "a part's file"),
+    pieces.push_back({.file = whole_number_of<size_t>(path, part.as_list()[0], "a part's file"),
                       .box = std::move(box),
-                      .xxh3 = hash_of(path, part[1]),
-                      .position = whole_number_of<uint64_t>(path, part[2], "a part's position")});
+                      .xxh3 = hash_of(path, part.as_list()[1]),
+                      .position = whole_number_of<uint64_t>(path, part.as_list()[2], "a part's position")});
   }
   return pieces;
 }
@@ -186,10 +208,10 @@ void check_pieces(const std::string& path, const ManifestTensor& tensor, const s
   }
 }
 
-ManifestTensor tensor_of(const std::string& path, const std::string& name, const Json& json) {
-  if (!json.is_object()) bad_manifest(path, "tensor '", name, "' is no object");
-  const Json& dtype = part_of(path, json, "dtype");
-  const auto known = dtype.is_string() ? dtype_of_torch_name(dtype.get_ref<const std::string&>()) : std::nullopt;
+ManifestTensor tensor_of(const std::string& path, const std::string& name, const Value& json) {
+  if (!json.is_map()) bad_manifest(path, "tensor '", name, "' is no object");
+  const Value& dtype = part_of(path, json, "dtype");
+  const auto known = dtype.is_string() ? dtype_of_torch_name(dtype.as_string()) : std::nullopt;
   if (!known) bad_manifest(path, "tensor '", name, "' has an unknown dtype");
   ManifestTensor tensor{
       .info = {.name = name, .dtype = *known, .shape = numbers_of(path, part_of(path, json, "shape"), "a shape")}};
@@ -198,14 +220,14 @@ ManifestTensor tensor_of(const std::string& path, const std::string& name, const
   } catch (const UsageError& error) {
     bad_manifest(path, error.what());
   }
-  tensor.kind = json.value("kind", "model");
-  tensor.tied_to = json.value("tied_to", "");
+  tensor.kind = text_or(path, json, "kind", "model");
+  tensor.tied_to = text_or(path, json, "tied_to", "");
   if (!tensor.tied_to.empty()) return tensor;
-  const Json& pieces = part_of(path, json, "pieces");
-  if (pieces.is_object()) {
+  const Value& pieces = part_of(path, json, "pieces");
+  if (pieces.is_map()) {
     tensor.pieces = split_pieces(path, pieces, tensor.info);
-  } else if (pieces.is_array()) {
-    for (const Json& piece : pieces) tensor.pieces.push_back(piece_of(path, piece));
+  } else if (pieces.is_list()) {
+    for (const Value& piece : pieces.as_list()) tensor.pieces.push_back(piece_of(path, piece));
   } else {
     bad_manifest(path, "tensor '", name, "' has pieces of another form");
   }
@@ -216,19 +238,27 @@ bool is_inside(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos && name != "..";
 }
 
-void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
-  manifest.writer = json.value("writer", "");
-  manifest.libtorch = json.value("libtorch", "");
-  manifest.save_id = json.value("save_id", "");
-  manifest.time = json.value("time", 0.0);
-  manifest.world_size = json.value("world_size", int64_t{1});
-  manifest.strategy = json.value("strategy", "");
-  manifest.hosts = json.value("hosts", std::vector<std::string>());
-  manifest.step = json.value("step", int64_t{0});
-  manifest.iteration = json.value("iteration", int64_t{0});
-  for (const Json& file : part_of(path, json, "files")) {
-    if (!file.is_object()) bad_manifest(path, "a file is no object");
-    manifest.files.push_back({.name = file.value("name", ""),
+void read_facts(const std::string& path, const Value& json, Manifest& manifest) {
+  for (const auto& [key, member] :
+       {std::pair("writer", &Manifest::writer), std::pair("libtorch", &Manifest::libtorch),
+        std::pair("save_id", &Manifest::save_id), std::pair("strategy", &Manifest::strategy)})
+    manifest.*member = text_or(path, json, key, "");
+  if (const Value* time = json.find("time")) {
+    if (!time->is_number()) bad_manifest(path, "its 'time' is no number");
+    manifest.time = time->as_double();
+  }
+  manifest.world_size = number_or(path, json, "world_size", 1);
+  manifest.step = number_or(path, json, "step", 0);
+  manifest.iteration = number_or(path, json, "iteration", 0);
+  if (const Value* hosts = json.find("hosts")) {
+    for (const Value& host : list_of(path, *hosts, "'hosts'")) {
+      if (!host.is_string()) bad_manifest(path, "a host is no text");
+      manifest.hosts.push_back(host.as_string());
+    }
+  }
+  for (const Value& file : list_of(path, part_of(path, json, "files"), "'files'")) {
+    if (!file.is_map()) bad_manifest(path, "a file is no object");
+    manifest.files.push_back({.name = text_or(path, file, "name", ""),
                               .bytes = whole_number_of<uint64_t>(path, part_of(path, file, "bytes"), "a file's size"),
                               .header_xxh3 = hash_of(path, part_of(path, file, "header_xxh3"))});
     if (!is_inside(manifest.files.back().name)) {
@@ -237,18 +267,14 @@ void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
   }
 }
 
-/// Reads the tensors in the order of `names`, as they are in the file.
-void read_tensors(const std::string& path, const Json& json, const std::vector<std::string>& names,
-                  Manifest& manifest) {
-  const Json& tensors = part_of(path, json, "tensors");
-  if (!tensors.is_object()) bad_manifest(path, "'tensors' is no object");
+void read_tensors(const std::string& path, const Value& json, Manifest& manifest) {
+  const Value& tensors = part_of(path, json, "tensors");
+  if (!tensors.is_map()) bad_manifest(path, "'tensors' is no object");
   std::map<std::string_view, const ManifestTensor*> held;
   manifest.tensors.reserve(tensors.size());
-  if (names.size() != tensors.size()) bad_manifest(path, "a tensor stands twice");
-  for (const std::string& name : names) manifest.tensors.push_back(tensor_of(path, name, tensors.at(name)));
+  for (const auto& [name, tensor] : tensors.as_map()) manifest.tensors.push_back(tensor_of(path, name, tensor));
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (!held.emplace(tensor.info.name, &tensor).second)
-      bad_manifest(path, "tensor '", tensor.info.name, "' stands twice");
+    held.emplace(tensor.info.name, &tensor);
     if (tensor.tied_to.empty()) check_pieces(path, tensor, manifest.files);
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -276,23 +302,22 @@ uint64_t Manifest::total_bytes() const noexcept {
 }
 
 std::string to_json(const Manifest& manifest) {
-  core::Value facts = core::Value::map({{"format", kFormat},
-                                        {"version", manifest.version},
-                                        {"writer", manifest.writer},
-                                        {"libtorch", manifest.libtorch},
-                                        {"save_id", manifest.save_id},
-                                        {"time", manifest.time},
-                                        {"world_size", manifest.world_size},
-                                        {"strategy", manifest.strategy},
-                                        {"hosts", manifest.hosts},
-                                        {"step", manifest.step},
-                                        {"iteration", manifest.iteration},
-                                        {"accumulation", manifest.accumulation}});
+  Value facts = Value::map({{"format", kFormat},
+                            {"version", manifest.version},
+                            {"writer", manifest.writer},
+                            {"libtorch", manifest.libtorch},
+                            {"save_id", manifest.save_id},
+                            {"time", manifest.time},
+                            {"world_size", manifest.world_size},
+                            {"strategy", manifest.strategy},
+                            {"hosts", manifest.hosts},
+                            {"step", manifest.step},
+                            {"iteration", manifest.iteration},
+                            {"accumulation", manifest.accumulation}});
   for (const auto& [key, value] : manifest.parts.as_map()) facts[key] = value;
-  core::Value files = core::Value::list();
+  Value files = Value::list();
   for (const ManifestFile& file : manifest.files) {
-    files.push_back(
-        core::Value::map({{"name", file.name}, {"bytes", file.bytes}, {"header_xxh3", file.header_xxh3.hex()}}));
+    files.push_back(Value::map({{"name", file.name}, {"bytes", file.bytes}, {"header_xxh3", file.header_xxh3.hex()}}));
   }
   facts["files"] = std::move(files);
   std::string out = facts.to_json();
@@ -308,44 +333,26 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(std::string_view json, const std::string& path) {
-  Json parsed;
-  std::vector<std::string> names;
-  bool in_tensors = false;
-  try {
-    parsed = Json::parse(json, [&](int depth, Json::parse_event_t event, Json& value) {
-      if (depth > 200) bad_manifest(path, "it nests more than 200 levels deep");
-      if (event != Json::parse_event_t::key) return true;
-      if (depth == 1) in_tensors = value == "tensors";
-      if (depth == 2 && in_tensors) names.push_back(value.get<std::string>());
-      return true;
-    });
-    if (!parsed.is_object() || parsed.value("format", "") != kFormat)
-      bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
-    Manifest manifest{.version = whole_number_of<int64_t>(path, part_of(path, parsed, "version"), "its version")};
-    if (manifest.version > kVersion) {
-      throw DataError(kOrigin, path, "'", path, "' has version ", manifest.version,
-                      " of hasten's form, and this hasten reads up to ", kVersion, ". Use a newer hasten.");
-    }
-    read_facts(path, parsed, manifest);
-    read_tensors(path, parsed, names, manifest);
-    // The parts keep the order of their keys.
-    const auto parts = nlohmann::ordered_json::parse(
-        json, [](int depth, nlohmann::ordered_json::parse_event_t event, nlohmann::ordered_json& value) {
-          static const std::vector<std::string> kFacts{"format",    "version",    "writer",   "libtorch", "save_id",
-                                                       "time",      "world_size", "strategy", "hosts",    "step",
-                                                       "iteration", "files",      "tensors"};
-          if (event != nlohmann::ordered_json::parse_event_t::key || depth != 1) return true;
-          return std::find(kFacts.begin(), kFacts.end(), value.get<std::string>()) == kFacts.end();
-        });
-    manifest.parts = core::Value::parse_json(parts.dump(), path);
-    if (const core::Value* accumulation = manifest.parts.find("accumulation")) {
-      manifest.accumulation = *accumulation;
-      manifest.parts.erase("accumulation");
-    }
-    return manifest;
-  } catch (const nlohmann::json::exception& error) {
-    bad_manifest(path, error.what());
+  core::JsonError error;
+  const auto parsed = core::read_json(json, {.unique_keys = true, .named_doubles = true, .max_depth = 200}, &error);
+  if (!parsed) bad_manifest(path, error.text());
+  if (text_or(path, *parsed, "format", "") != kFormat) bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
+  Manifest manifest{.version = whole_number_of<int64_t>(path, part_of(path, *parsed, "version"), "its version")};
+  if (manifest.version > kVersion) {
+    throw DataError(kOrigin, path, "'", path, "' has version ", manifest.version,
+                    " of hasten's form, and this hasten reads up to ", kVersion, ". Use a newer hasten.");
   }
+  read_facts(path, *parsed, manifest);
+  read_tensors(path, *parsed, manifest);
+  manifest.parts = Value::map();
+  for (const auto& [key, value] : parsed->as_map()) {
+    if (key == "accumulation") {
+      manifest.accumulation = value;
+    } else if (std::find(kFacts.begin(), kFacts.end(), key) == kFacts.end()) {
+      manifest.parts[key] = value;
+    }
+  }
+  return manifest;
 }
 
 std::string latest_tag(const std::string& folder) {

@@ -3,13 +3,12 @@
 
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "hasten/core/file.h"
+#include "hasten/core/json.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
-
-using nlohmann::json;
 
 namespace {
 
@@ -23,23 +22,19 @@ std::string shortened(const std::string& message) {
 }  // namespace
 
 std::optional<std::string> read_error_message(const std::string& path) {
-  std::ifstream file(path);
-  const json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!content.is_object() || !content.contains("message")) return std::nullopt;
-  const json& message = content["message"];
-  if (message.is_string()) return shortened(message.get<std::string>());
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return shortened(message["message"].get<std::string>());
-  }
-  return std::nullopt;
+  const auto content = core::read_json(core::read_file(path).value_or(""), {});
+  const core::Value* message = content ? content->find("message") : nullptr;
+  if (message != nullptr && message->is_map()) message = message->find("message");
+  if (message == nullptr || !message->is_string()) return std::nullopt;
+  return shortened(message->as_string());
 }
 
 void write_error_file(const std::string& path, const std::string& message) {
   // torchrun's reader takes the time from extraInfo and shows py_callstack, where it is given, as the
   // traceback.
-  const json content = {
-      {"message", {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
-  std::ofstream(path) << content.dump(-1, ' ', false, json::error_handler_t::replace);
+  const auto extra = core::Value::map({{"timestamp", std::to_string(std::time(nullptr))}});
+  const auto content = core::Value::map({{"message", core::Value::map({{"message", message}, {"extraInfo", extra}})}});
+  std::ofstream(path) << content.to_json();
 }
 
 }  // namespace hasten::launcher

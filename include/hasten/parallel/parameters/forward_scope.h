@@ -32,8 +32,8 @@ class ForwardHook {
   virtual std::unique_ptr<Entered> enter(torch::nn::Module& module) = 0;
 };
 
-/// The position of a hook: the first is entered first.
-enum class ForwardOrder { kParallel, kRecompute, kAutocast };
+/// The position of a hook: the first is entered first. kPhase is for those that record where a step stands.
+enum class ForwardOrder { kPhase, kParallel, kRecompute, kAutocast };
 
 /// The scopes of a model. Handles of the same model share it.
 class ForwardScopes {
