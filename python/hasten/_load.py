@@ -1,21 +1,35 @@
-"""Loads the engine, once, after a comparison of versions: a module of another torch would end the process."""
+"""Loads the engine that was built for the minor release of torch that is here, once. One of another torch would end the process.
+
+Each build makes hasten/_engine_2_13.….so, named after its torch; a wheel may hold those of several (scripts/merge_wheels.py).
+"""
 import functools
-import importlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
 
 
-def _minor(version):
-    return ".".join(version.split(".")[:2])
+def _engines():
+    """Files of engines for this Python, by the minor release of torch."""
+    folder, suffix = os.path.dirname(__file__), re.escape(importlib.machinery.EXTENSION_SUFFIXES[0])
+    found = (re.fullmatch(rf"_engine_(\d+)_(\d+){suffix}", name) for name in sorted(os.listdir(folder)))
+    return {f"{match[1]}.{match[2]}": os.path.join(folder, match[0]) for match in found if match}
 
 
 @functools.cache
 def engine():
-    """The module hasten._engine. Raises ImportError for a torch of another minor release than the engine's."""
+    """The module hasten._engine. Raises ImportError for a torch of a minor release that no engine was built for."""
     import torch
 
-    from hasten import _build_info
-
-    if _minor(torch.__version__) != _minor(_build_info.TORCH):
+    engines = _engines()
+    path = engines.get(".".join(torch.__version__.split(".")[:2]))
+    if path is None:
         raise ImportError(
-            f"hasten was built for torch {_build_info.TORCH}, and this is torch {torch.__version__}. Build it anew in its "
-            "folder: ./dev python, or pip install . --no-build-isolation")
-    return importlib.import_module("hasten._engine")
+            f"hasten was built for torch {' and '.join(engines) or '(no engine is here for this Python)'}, and this is torch "
+            f"{torch.__version__}. Build it anew in its folder: ./dev python, or pip install . --no-build-isolation")
+    spec = importlib.util.spec_from_file_location("hasten._engine", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["hasten._engine"] = module
+    return module

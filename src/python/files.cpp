@@ -25,7 +25,7 @@ using files::PythonTensor;
 using files::PythonValue;
 using Kind = PythonValue::Kind;
 
-constexpr Origin kOrigin{"checkpoint"};
+constexpr Origin kCheckpoint{"checkpoint"};
 
 // ---- From a file.
 
@@ -122,7 +122,7 @@ py::object to_python(const PythonValue& value) {
     case Kind::kCycle:
       return py::module_::import("hasten.checkpoint").attr("Inert")("a value that contains itself");
   }
-  throw InternalError(kOrigin, "a value of kind ", static_cast<int>(value.kind()), " has no form in Python.");
+  throw InternalError(kCheckpoint, "a value of kind ", static_cast<int>(value.kind()), " has no form in Python.");
 }
 
 namespace {
@@ -185,13 +185,13 @@ PythonValue Snapshot::tensor(py::handle value, const std::string& where) {
   const auto torch = py::module_::import("torch");
   const bool is_parameter = py::isinstance(value, torch.attr("nn").attr("Parameter"));
   if (!type.is(torch.attr("Tensor")) && !is_parameter) {
-    throw UsageError(kOrigin, where, " is a ", std::string(py::str(type.attr("__name__"))),
+    throw UsageError(kCheckpoint, where, " is a ", std::string(py::str(type.attr("__name__"))),
                      ". Give whole tensors: value.full_tensor() of a DTensor, or the full state dict of "
                      "torch.distributed.checkpoint.state_dict.");
   }
   const auto given = value.cast<at::Tensor>();
   if (given.is_meta() || given.layout() != at::kStrided) {
-    throw UsageError(kOrigin, where, " is a tensor of layout ", given.layout(), " on ", given.device(),
+    throw UsageError(kCheckpoint, where, " is a tensor of layout ", given.layout(), " on ", given.device(),
                      "; expected a dense one with values.");
   }
   const at::NoGradGuard no_grad;
@@ -242,7 +242,7 @@ PythonValue Snapshot::from_python(py::handle value, const std::string& where) {
   if (py::type::of(value).is(py::module_::import("collections").attr("OrderedDict"))) {
     return pairs(Kind::kOrderedDict, value, where);
   }
-  throw UsageError(kOrigin, where, " is a ", std::string(py::str(py::type::of(value).attr("__qualname__"))),
+  throw UsageError(kCheckpoint, where, " is a ", std::string(py::str(py::type::of(value).attr("__qualname__"))),
                    "; expected numbers, texts, tensors, and lists, tuples and dicts of them. Give its state_dict(), or "
                    "leave it out.");
 }

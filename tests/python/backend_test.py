@@ -1,10 +1,19 @@
 """The backend of torch.distributed: by name, in Gloo's place, and what ranks learn of each other's ends."""
+import base64
+import hashlib
+import importlib.machinery
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
+import torch
 from ranks import environment, expect_success, run_ranks
+
+from hasten import _load
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -77,6 +86,7 @@ COLLECTIVES = """
     ("gloo", "shm", {"HASTEN_FOR_GLOO": "1"}),
     ("hasten", "shm", {"HASTEN_DEBUG": "1"}),
     ("hasten", "gloo", {"HASTEN_BACKEND": "gloo"}),
+    ("gloo", "gloo", {"HASTEN_FOR_GLOO": "1", "HASTEN_BACKEND": "gloo"}),
     ("hasten", "gloo", {"HASTEN_BACKEND": "gloo", "HASTEN_DEBUG": "1"}),
 ])
 def test_collectives_by_name_and_in_gloos_place(name, transport, variables):
@@ -157,6 +167,27 @@ def test_a_rank_learns_what_became_of_another(what, words):
     ranks = run_ranks(2, FAULT, what, "60", timeout=40)
     assert ranks[0].code == 7, ranks[0].output
     assert words in ranks[0].output
+
+
+@pytest.mark.parametrize("what, words", [("raise", "rank 1 failed: ValueError: bad sample 17"), ("kill", "rank 1")])
+def test_a_rank_learns_the_same_over_gloo(what, words):
+    ranks = run_ranks(2, FAULT, what, "60", timeout=60, HASTEN_BACKEND="gloo")
+    assert ranks[0].code == 7, ranks[0].output
+    assert words in ranks[0].output
+
+
+def test_a_group_is_destroyed_with_work_under_way():
+    expect_success(run_ranks(2, """
+        import torch, torch.distributed as dist
+        dist.init_process_group("hasten")
+        t = torch.ones(4)
+        dist.all_reduce(t, async_op=True)
+        dist.destroy_process_group()
+        dist.init_process_group("hasten")
+        dist.all_reduce(t := torch.ones(4))
+        assert t[0] == 2
+        dist.destroy_process_group()
+    """))
 
 
 def test_a_rank_that_hangs_is_named_at_the_timeout():
@@ -241,7 +272,79 @@ from hasten._load import engine
 try: engine()
 except ImportError as error: print(error)
 """)
-    assert "and this is torch 2.5.0" in result.stdout and "./dev python" in result.stdout, result.stderr
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert f"built for torch {minor}, and this is torch 2.5.0" in result.stdout and "./dev python" in result.stdout, result.stderr
+    # import torch, its own backends and the package's names go on.
+    result = python("""
+import torch, torch.distributed as dist
+torch.__version__ = "2.5.0"
+import hasten
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+try: dist.init_process_group("hasten", store=dist.HashStore(), rank=0, world_size=1)
+except ImportError as error: print("refused:", error)
+""")
+    assert result.returncode == 0 and "refused: hasten was built for torch" in result.stdout, result.stderr
+
+
+def package_with(engines, folder):
+    """A copy of the package with these files in the place of its engines."""
+    here = os.path.dirname(importlib.util.find_spec("hasten").origin)
+    shutil.copytree(here, folder / "hasten", ignore=shutil.ignore_patterns("_engine*", "__pycache__"))
+    for name, source in engines.items():
+        (folder / "hasten" / (name + importlib.machinery.EXTENSION_SUFFIXES[0])).write_bytes(source)
+    return folder
+
+
+def test_of_several_engines_that_of_the_torch_is_loaded(tmp_path):
+    minor = "_".join(torch.__version__.split(".")[:2])
+    with open(_load.engine().__file__, "rb") as file:
+        own = file.read()
+    folder = package_with({"_engine_2_1": b"no library", f"_engine_{minor}": own}, tmp_path)
+    text = """
+import torch
+{change}
+from hasten._load import engine
+try: print(engine().torch_version == torch.__version__.split("+")[0], engine().__file__)
+except ImportError as error: print(error)
+"""
+    result = python(text.format(change=""), PYTHONPATH=str(folder))
+    assert result.stdout.startswith(f"True {folder}"), result.stdout + result.stderr
+    result = python(text.format(change="torch.__version__ = '2.5.0'"), PYTHONPATH=str(folder))
+    assert f"built for torch 2.1 and {minor.replace('_', '.')}, and this is torch 2.5.0" in result.stdout, result.stderr
+
+
+def wheel(path, files):
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, "hasten-0.1.0.dist-info/RECORD": "old"}.items():
+            archive.writestr(name, text)
+    return str(path)
+
+
+def test_wheels_of_several_torches_become_one(tmp_path):
+    name = "hasten-0.1.0-cp311-cp311-linux_x86_64.whl"
+    own, other, strange = (wheel(tmp_path / folder / name, files) for folder, files in {
+        "a": {"hasten/__init__.py": "one", "hasten/_engine_2_13.so": "13"}, "b": {"hasten/__init__.py": "two", "hasten/_engine_2_12.so": "12"},
+        "c": {"hasten/__init__.py": "three"}}.items())
+    script = os.path.join(HERE, "..", "..", "scripts", "merge_wheels.py")
+
+    def merge(*wheels):
+        return subprocess.run([sys.executable, script, str(tmp_path / "out"), *wheels], capture_output=True, text=True, timeout=60)
+
+    assert "has the engine hasten/_engine_2_13.so as well" in merge(own, own).stderr
+    assert "has no engine" in merge(own, strange).stderr
+    assert not (tmp_path / "out").exists()
+    result = merge(own, other)
+    assert result.returncode == 0, result.stderr
+    with zipfile.ZipFile(result.stdout.strip()) as archive:
+        assert {each: archive.read(each) for each in archive.namelist() if "RECORD" not in each} == {
+            "hasten/__init__.py": b"one", "hasten/_engine_2_12.so": b"12", "hasten/_engine_2_13.so": b"13"}
+        record = archive.read("hasten-0.1.0.dist-info/RECORD").decode().splitlines()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"12").digest()).decode().rstrip("=")
+    assert f"hasten/_engine_2_12.so,sha256={digest},2" in record and len(record) == 4, record
+    assert record[-1] == "hasten-0.1.0.dist-info/RECORD,,"
 
 
 def test_pythons_autograd_is_the_same_with_the_engine_loaded():
