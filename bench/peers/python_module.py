@@ -1,7 +1,8 @@
 """Collectives of torch.distributed and steps of training from Python, on the ranks of torchrun.
 
-python_module.py gloo|hasten: with `gloo` all is torch's. With `hasten` collectives and the unchanged programs run over the
-package of docs/python.md, and `distribute` takes the place of DistributedDataParallel and FSDP2 in rows of its own.
+python_module.py gloo|hasten [collectives]: with `gloo` all is torch's. With `hasten` collectives and the unchanged programs run
+over the package of docs/python.md, and `distribute` takes the place of DistributedDataParallel and FSDP2 in rows of its own.
+With `collectives` there are no steps of training.
 """
 import json
 import statistics
@@ -95,6 +96,15 @@ def main():
     dist.init_process_group(backend)
     line = {}
     collectives(line)
+    if "collectives" not in sys.argv:
+        steps_of_training(backend, line)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(json.dumps(line), flush=True)
+    dist.destroy_process_group()
+
+
+def steps_of_training(backend, line):
     line["ddp_ms"] = mlp_step(lambda net: (DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.01)))
     line["fsdp2_ms"] = split_step(fsdp2)
     if backend == "hasten":
@@ -104,10 +114,6 @@ def main():
             lambda net: (hasten.distribute(net), hasten.optimizer(torch.optim.SGD(net.parameters(), 0.01))))
         line["distribute_shard_ms"] = split_step(
             lambda net: hasten.optimizer(torch.optim.AdamW(hasten.distribute(net, shard=3).parameters(), 1e-3)))
-    dist.barrier()
-    if dist.get_rank() == 0:
-        print(json.dumps(line), flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 hasten launch -n 2 --for_gloo examples/python/ddp.py
 HASTEN_FOR_GLOO=1 torchrun --nproc_per_node 2 examples/python/ddp.py
+
+Or with one line changed, and without the variable: dist.init_process_group("hasten").
 """
 import torch
 import torch.distributed as dist

@@ -1,6 +1,8 @@
 """A loop with FSDP2 (fully_shard) on CPUs: each rank keeps a part of the parameters and of the optimizer's state.
 
 hasten launch -n 2 --for_gloo examples/python/fsdp2.py
+
+Or with one line changed, and without --for_gloo: dist.init_process_group("hasten").
 """
 import torch
 import torch.distributed as dist

@@ -48,11 +48,35 @@ dist.barrier()"""))
     assert "rank 1 failed: ValueError: bad sample 17" in result.stderr + result.stdout
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "fsdp2.py"])
-def test_an_example_reaches_its_floor(example):
-    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", os.path.join(EXAMPLES, example)])
-    assert result.returncode == 0, result.stderr
-    assert "done" in result.stdout
+# Each program as it stands, over Gloo and over the engine in its place, and with its one line changed.
+WAYS = {"gloo": ([], False), "for_gloo": (["--for_gloo"], False), "one_line": ([], True)}
+PROGRAMS = {
+    "ddp.py": ('dist.init_process_group("gloo")', 'dist.init_process_group("hasten")'),
+    "fsdp2.py": ('dist.init_process_group("gloo")', 'dist.init_process_group("hasten")'),
+    "fine_tuning.py": ("from accelerate import Accelerator", "from hasten import Accelerator"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_reaches_its_floor_with_the_same_numbers_unchanged_and_with_one_line_changed(program, tmp_path):
+    options = []
+    if program == "fine_tuning.py":
+        pytest.importorskip("accelerate")
+        pytest.importorskip("transformers")
+        options = ["--cpu"]
+    before, after = PROGRAMS[program]
+    with open(os.path.join(EXAMPLES, program)) as file:
+        text = file.read()
+    assert text.count(before) == 1
+    lines = {}
+    for way, (more, changed) in WAYS.items():
+        path = tmp_path / f"{way}.py"
+        path.write_text(text.replace(before, after) if changed else text)
+        result = run([COMMAND, "launch", "-n", "2", *options, *more, str(path)], HASTEN_FOR_GLOO=None)
+        assert result.returncode == 0, (way, result.stderr)
+        lines[way] = [line for line in result.stdout.splitlines() if line.startswith(("epoch", "step", "done"))]
+    assert lines["gloo"][-1] == "done" and len(lines["gloo"]) > 2
+    assert lines["for_gloo"] == lines["gloo"] and lines["one_line"] == lines["gloo"]
 
 
 @pytest.mark.parametrize("shard", ["0", "3"])
@@ -62,11 +86,3 @@ def test_the_example_of_distribute_reaches_its_floor_and_goes_on_from_its_state(
         assert result.returncode == 0, result.stderr
         assert "done" in result.stdout
     assert torch.load(tmp_path / "state.pt", weights_only=True)["loader"]["epoch"] == 4
-
-
-def test_the_example_of_accelerate_reaches_its_floor():
-    pytest.importorskip("accelerate")
-    pytest.importorskip("transformers")
-    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", "--cpu", os.path.join(EXAMPLES, "fine_tuning.py")])
-    assert result.returncode == 0, result.stderr
-    assert "done" in result.stdout
