@@ -10,7 +10,7 @@ _WHERE = {
     "CommError": "errors", "DataError": "errors", "Error": "errors", "InternalError": "errors", "UsageError": "errors",
     "Accelerator": "accelerator", "JournalTracker": "accelerator", "Tracker": "tracking",
     "backward": "distributing", "clip_grad_norm_": "distributing", "clip_grad_value_": "distributing", "distribute": "distributing",
-    "local_sgd": "distributing", "no_sync": "distributing",
+    "local_sgd": "distributing", "no_sync": "distributing", "join": "joining",
     "load": "checkpoint", "save": "checkpoint",
     "loader": "loaders",
     "notebook_launcher": "launchers",

@@ -1,10 +1,12 @@
 """Accelerator: Accelerate's class with the engine where a module is trained on CPUs.
 
 Everything that is not overridden here is Accelerate's. Of Accelerate it uses public names, and prepare's lists of prepared
-objects. On GPUs, and under FSDP's, DeepSpeed's and Megatron's plugins, all is Accelerate's.
+objects. On GPUs, and under Megatron's plugin, all is Accelerate's. plugins.py has FSDP's and DeepSpeed's.
 """
 import contextlib
+import inspect
 import os
+import warnings
 
 try:
     import accelerate
@@ -15,7 +17,7 @@ import torch
 from accelerate.tracking import GeneralTracker
 from accelerate.utils import DistributedType
 
-from hasten import distributing, optimizers, tracking
+from hasten import distributing, joining, optimizers, plugins, tracking
 from hasten.errors import UsageError
 
 _MANIFEST = "manifest.json"
@@ -30,17 +32,41 @@ if not (1, 10) <= _version(accelerate.__version__) < (2, 0):
                       "with pip install 'accelerate>=1.10,<2'.")
 
 
+def _is_for_cpus(cpu):
+    """Whether Accelerate's state will be one of CPUs, before it is made."""
+    return cpu or str(os.environ.get("ACCELERATE_USE_CPU", "")).lower() in ("1", "true", "yes", "y", "on", "t") or not (
+        torch.accelerator.is_available())
+
+
+@contextlib.contextmanager
+def _without_plugins_variables(hide):
+    """Accelerate makes plugins of its own where these are set."""
+    names = [name for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED") if hide and name in os.environ]
+    hidden = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator's arguments, and:
 
     shard: what is split over the ranks, as in hasten.distribute. distribute: further options of it, as a dict; they take the
-    place of DistributedDataParallelKwargs, which serve Accelerate's own wrapper.
+    place of DistributedDataParallelKwargs, which serve Accelerate's own wrapper. On CPUs the plugins of FSDP and DeepSpeed
+    stand for such options. Raises UsageError for a setting of theirs that the engine has not, and for a plugin beside shard.
     """
 
     def __init__(self, *arguments, shard=0, distribute=None, **named):
-        super().__init__(*arguments, **named)
+        given = inspect.signature(super().__init__).bind_partial(*arguments, **named).arguments
+        self._plan = plugins.plan_for(given, _is_for_cpus(given.get("cpu", False)))
+        if self._plan and (shard or distribute):
+            raise UsageError("[python] Accelerator(shard=, distribute=) beside a plugin of FSDP or DeepSpeed, which says it as well. "
+                             "Leave one out.")
+        with _without_plugins_variables(self._plan is not None):
+            super().__init__(**{**given, **(self._plan.arguments if self._plan else {})})
         self._distribute_options = dict(distribute or {}, shard=shard)
-        self._trainer = None
+        self._trainer, self._clipped = None, []
         if not self._takes_part() and (shard or distribute):
             raise UsageError(f"[python] Accelerator(shard=, distribute=) is for CPUs without a plugin; this is "
                              f"{self.distributed_type} on {self.device}.")
@@ -60,8 +86,9 @@ class Accelerator(accelerate.Accelerator):
         model = super().prepare_model(model, device_placement, evaluation_mode or own)
         if own:
             plain = self.unwrap_model(model)
-            distributing.distribute(plain, **self._distribute_options)
-            self._trainer = distributing.trainer_for(**self._distribute_options)
+            options = self._plan.options(plain) if self._plan else self._distribute_options
+            distributing.distribute(plain, **options)
+            self._trainer = distributing.trainer_for(**options)
         return model
 
     def prepare_optimizer(self, optimizer, device_placement=None):
@@ -78,6 +105,19 @@ class Accelerator(accelerate.Accelerator):
             parameters = [p for group in plain.param_groups for p in group["params"]]
             if isinstance(plain, torch.optim.Optimizer) and distributing.trainer_of(parameters) is not None:
                 optimizers.optimizer(plain)
+                self._clip_in_steps(plain)
+
+    def _clip_in_steps(self, plain):
+        """DeepSpeed's gradient_clipping: each step clips, whether the program does or not."""
+        if self._plan is None or self._plan.clips_to is None or plain in self._clipped:
+            return
+        self._clipped.append(plain)
+
+        def clip(optimizer, _arguments, _named):
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            distributing.clip_grad_norm_(parameters, self._plan.clips_to)
+
+        plain.register_step_pre_hook(clip)
 
     # ---- Training.
 
@@ -112,10 +152,44 @@ class Accelerator(accelerate.Accelerator):
         self.unscale_gradients()
         distributing.clip_grad_value_(parameters, clip_value)
 
+    @contextlib.contextmanager
+    def join_uneven_inputs(self, joinables, even_batches=None):
+        """Accelerate's, on CPUs as well: hasten.join. At the end all ranks have the state of one that went on to the end."""
+        own = [each for each in joinables if isinstance(each, torch.nn.Module) and distributing.is_distributed(self.unwrap_model(each))]
+        if not self._takes_part() or not own or self.num_processes == 1:
+            with super().join_uneven_inputs(joinables, even_batches):
+                yield
+            return
+        with self._even_batches(even_batches):
+            is_even = self.even_batches if even_batches is None else even_batches
+            if is_even:
+                yield
+                return
+            # Inside the wrappers, so that their states are the classes' own.
+            objects = [prepared.scheduler for prepared in self._schedulers] + [prepared.optimizer for prepared in self._optimizers]
+            with joining.join(self.unwrap_model(own[0]), *objects):
+                yield
+
+    @contextlib.contextmanager
+    def _even_batches(self, value):
+        samplers = [loader.batch_sampler for loader in self._dataloaders if hasattr(loader.batch_sampler, "even_batches")]
+        if value is not None and len(samplers) < len(self._dataloaders):
+            warnings.warn("Overriding even_batches is only supported for map-style datasets, yet some dataloaders given were iterable",
+                          stacklevel=4)
+        before = [sampler.even_batches for sampler in samplers]
+        for sampler in samplers:
+            sampler.even_batches = sampler.even_batches if value is None else value
+        try:
+            yield
+        finally:
+            for sampler, given in zip(samplers, before):
+                sampler.even_batches = given
+
     # ---- Saving and loading.
 
     def save_state(self, output_dir=None, safe_serialization=True, *, background=False, layout=None, **named):
-        """Accelerate's folder, or with background=True or layout="hasten" one of the engine's, which appears whole.
+        """Accelerate's folder, or with background=True or layout="hasten" one of the engine's, which appears whole. FSDP's
+        SHARDED_STATE_DICT stands for layout="hasten".
 
         background: returns once the state is copied; wait() of the result returns when the folder is there. The folder holds
         models, optimizers with a twin, schedulers, torch's random states and registered objects, for any number of ranks.
@@ -123,6 +197,8 @@ class Accelerator(accelerate.Accelerator):
         """
         if layout not in (None, "accelerate", "hasten"):
             raise UsageError(f"[python] Accelerator.save_state(layout={layout!r}): it can be accelerate or hasten.")
+        if layout is None and self._plan:
+            layout = self._plan.layout
         if not background and layout != "hasten":
             return super().save_state(output_dir, safe_serialization, **named)
         if layout == "accelerate":

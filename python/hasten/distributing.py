@@ -7,6 +7,7 @@ alone.
 import atexit
 import contextlib
 import os
+import sys
 import weakref
 
 _backends = {}  # by torch.distributed's world, None for this process alone
@@ -25,6 +26,7 @@ class _Distributed:
 
     def __call__(self, module, _):
         if module is self._module():
+            _refuse_compiled_autograd()
             self.engine.before_forward(module)
 
     def __deepcopy__(self, _):
@@ -32,6 +34,15 @@ class _Distributed:
 
     def __reduce__(self):
         return (_make_nothing, ())
+
+
+def _refuse_compiled_autograd():
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is not None and compiled.compiled_autograd_enabled:
+        from hasten.errors import UsageError
+
+        raise UsageError("[python] distribute: compiled autograd (torch._dynamo.compiled_autograd) has no hooks of gradients, which the "
+                         "engine needs. Leave it off; torch.compile of the module works.")
 
 
 def _nothing(_module, _inputs):
@@ -75,6 +86,17 @@ def _hashable(value):
     return tuple(value) if isinstance(value, list) else value
 
 
+@contextlib.contextmanager
+def _without_variables_of_accelerate():
+    """They are the program's Accelerator's, in Python; the engine's own would follow them a second time."""
+    prefixes = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_")
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(prefixes)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 def trainer_for(**options):
     """The engine's trainer of all ranks with these options, made once. Collective where it is made."""
     from hasten._load import engine
@@ -85,7 +107,8 @@ def trainer_for(**options):
     key = (world, tuple(sorted((name, _hashable(value)) for name, value in options.items())))
     if key not in _trainers:
         place = [int(os.environ.get(name) or default) for name, default in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))]
-        _trainers[key] = engine().Trainer(_backends[world], *place, options)
+        with _without_variables_of_accelerate():
+            _trainers[key] = engine().Trainer(_backends[world], *place, options)
     return _trainers[key]
 
 
@@ -128,6 +151,10 @@ def _hook_of(module):
     return hook
 
 
+def modules_of(trainer):
+    return [module for module, hook in list(_known.items()) if hook.trainer is trainer]
+
+
 def trainer_of(parameters):
     """The trainer whose modules have any of these parameters, or None."""
     wanted = {id(parameter) for parameter in parameters}
@@ -158,7 +185,11 @@ def backward(loss, *, weight=None, gradient=None, retain_graph=None, create_grap
     weight: how much the loss counts, where it is a mean: its number of samples or tokens, 0 for none. Gradients are then the
     mean over all samples on all ranks. Each backward of a step has one, on every rank, or none has.
     """
-    _trainer_now("backward").backward(loss, weight, gradient, retain_graph, create_graph)
+    from hasten import joining
+
+    trainer = _trainer_now("backward")
+    if not joining.backward(trainer, loss, weight, gradient, retain_graph, create_graph):
+        trainer.backward(loss, weight, gradient, retain_graph, create_graph)
 
 
 def _parameters(of):

@@ -17,6 +17,8 @@ void bind_tracking(py::module_& module);
 void bind_data(py::module_& module);
 /// Trainer, DistributedModule, Twin.
 void bind_trainer(py::module_& module);
+/// UnevenLoop.
+void bind_uneven_loop(py::module_& module);
 
 /// While the main thread waits for other ranks, Python's signal handlers run. A handler that raises, as Ctrl-C's does,
 /// ends the wait with its exception. Called in the main thread, with the GIL.

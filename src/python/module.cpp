@@ -14,4 +14,5 @@ PYBIND11_MODULE(_engine, module) {
   hasten::python::bind_tracking(module);
   hasten::python::bind_data(module);
   hasten::python::bind_trainer(module);
+  hasten::python::bind_uneven_loop(module);
 }

@@ -20,6 +20,11 @@ namespace hasten::python {
 /// With the GIL. Throws: UsageError for a name that is not known, with the nearest, or a value of another kind.
 AcceleratorOptions trainer_options(const py::dict& given);
 
+/// Read the settings of FSDP's and DeepSpeed's plugins, as JSON, into options.
+/// Throw: UsageError naming each setting that the engine lacks.
+parallel::ShardOptions fsdp_options(const std::string& text, parallel::ShardOptions base);
+parallel::ShardOptions deepspeed_options(const std::string& text, parallel::ShardOptions base);
+
 /// A module of Python's whose gradients, or more, are the engine's matter. Its end takes the hooks off.
 class DistributedModule {
  public:

@@ -81,6 +81,9 @@ const std::vector<std::pair<std::string, Set>>& all_options() {
       {"param_dtype", [](O& o, const V& v) { o.shard.param_dtype = v.as_string(); }},
       {"ignored", [](O& o, const V& v) { o.shard.ignored = texts(v); }},
       {"optimizer_offload", [](O& o, const V& v) { o.shard.optimizer_offload = offload(v.as_string()); }},
+      // Of Accelerate's plugins.
+      {"fsdp", [](O& o, const V& v) { o.shard = fsdp_options(v.as_string(), o.shard); }},
+      {"deepspeed", [](O& o, const V& v) { o.shard = deepspeed_options(v.as_string(), o.shard); }},
       // Of AcceleratorOptions.
       {"fused", [](O& o, const V& v) { o.optimizer.fused = v.as_bool(); }},
       {"change_process", [](O& o, const V& v) { o.change_process = v.as_bool(); }},

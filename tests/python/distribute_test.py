@@ -367,3 +367,169 @@ def test_copies_and_files_of_a_distributed_module_are_plain_ones():
         assert other(torch.ones(1, 5)).equal(net(torch.ones(1, 5)))
         with pytest.raises(hasten.UsageError, match="not distributed"):
             hasten.no_sync(other).__enter__()
+
+
+def test_compiled_modules_train_and_compiled_autograd_is_refused_by_name():
+    from torch._dynamo import compiled_autograd
+
+    plain, own = net_of(), hasten.distribute(net_of())
+    train(plain, torch.optim.SGD(plain.parameters(), 0.1), 3, 1)
+    train(torch.compile(own, backend="eager"), hasten.optimizer(torch.optim.SGD(own.parameters(), 0.1)), 3, 1)
+    assert difference(plain, own) < 1e-6
+    with pytest.raises(hasten.UsageError, match="compiled autograd"):
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            own(torch.ones(1, 5)).sum().backward()
+
+
+def test_gradients_of_gradients_are_torchs():
+    grads = []
+    for net in (net_of(), hasten.distribute(net_of())):
+        inputs = torch.ones(2, 5, requires_grad=True)
+        (of_inputs,) = torch.autograd.grad(net(inputs).sum(), inputs, create_graph=True)
+        of_inputs.square().sum().backward()
+        grads.append([p.grad for p in net.parameters() if p.grad is not None])
+    assert len(grads[0]) == len(grads[1]) > 0 and all(a.equal(b) for a, b in zip(*grads))
+
+
+TIED = """
+    import torch, torch.distributed as dist, hasten
+    dist.init_process_group("hasten")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
+    net[1].weight = net[0].weight
+    # Made before distribute, and used as well after it.
+    optimizer = torch.optim.SGD(net.parameters(), 1.0)
+    before = net[0].weight.detach().clone()
+    hasten.distribute(net)
+    assert hasten.optimizer(optimizer) is optimizer
+    net(torch.ones(1, 3) * (dist.get_rank() + 1)).sum().backward()
+    whole = torch.nn.functional.linear(torch.ones(1, 3) * 1.5, w := before.clone().requires_grad_())
+    torch.nn.functional.linear(whole, w).sum().backward()
+    assert torch.allclose(net[0].weight.grad, w.grad), (net[0].weight.grad, w.grad)
+    optimizer.step()
+    assert net[1].weight is net[0].weight and torch.allclose(net[0].weight, before - w.grad)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_parameter_of_two_modules_is_exchanged_once():
+    expect_success(run_ranks(2, TIED))
+
+
+# ---- Loops of uneven length.
+
+JOIN = """
+    import torch, torch.distributed as dist, hasten
+    dist.init_process_group("hasten")
+    me = dist.get_rank()
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False)
+            torch.nn.init.zeros_(self.a.weight), torch.nn.init.zeros_(self.b.weight)
+        def forward(self, x):
+            return {"one": self.a(x), "more": [self.b(x), "text"]}
+    net = hasten.distribute(Two())
+    optimizer = hasten.optimizer(torch.optim.SGD(net.parameters(), 1.0))
+    grads = []
+    with hasten.join(net):
+        for i in range(1 + 2 * me):  # 1 batch on rank 0, 3 on rank 1
+            optimizer.zero_grad()
+            out = net(torch.ones(1, 2) * (me + 1))
+            (out["one"] + 2 * out["more"][0]).sum().backward()
+            grads.append([net.a.weight.grad[0, 0].item(), net.b.weight.grad[0, 0].item()])
+            optimizer.step()
+    # The mean over those who had data: 1.5 of both once, then 2 of rank 1 alone.
+    assert grads == [[1.5, 3.0], [2.0, 4.0], [2.0, 4.0]][: 1 + 2 * me], grads
+    assert net.a.weight.tolist() == [[-5.5, -5.5]] and net.b.weight.tolist() == [[-11.0, -11.0]], net.a.weight
+
+    # Weights: 3 samples of value 1 on rank 0 and 1 of value 2 on rank 1; then rank 0 alone.
+    optimizer.zero_grad()
+    seen = []
+    with hasten.join(net):
+        for i in range(2 - me):
+            optimizer.zero_grad()
+            rows = torch.ones(3 - 2 * me, 2) * (me + 1)
+            hasten.backward(net(rows)["one"].mean(), weight=len(rows))
+            seen.append(net.a.weight.grad[0, 0].item())
+    assert seen == [1.25, 1.0][: 2 - me], seen
+
+    # Without gradients nothing is exchanged, and a loop of equal length is as any other.
+    with hasten.join(net):
+        with torch.no_grad():
+            for i in range(me):
+                net(torch.ones(1, 2))
+        optimizer.zero_grad()
+        net(torch.ones(1, 2) * (me + 1))["one"].sum().backward()
+        assert net.a.weight.grad.tolist() == [[1.5, 1.5]]
+    # Behind it outputs are the module's own again.
+    assert "Linear" in str(net.a) and net(torch.ones(1, 2))["one"].grad_fn.name() != "JoinsBackward"
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_ranks_may_have_different_numbers_of_batches_inside_join():
+    expect_success(run_ranks(2, JOIN))
+
+
+def test_an_exception_inside_join_is_what_the_others_learn():
+    ranks = run_ranks(2, """
+        import os, torch, torch.distributed as dist, hasten
+        dist.init_process_group("hasten")
+        net = hasten.distribute(torch.nn.Linear(2, 1))
+        try:
+            with hasten.join(net):
+                net(torch.ones(1, 2)).sum().backward()
+                if dist.get_rank() == 0:
+                    raise KeyError("bad sample 17")
+                while True:
+                    net(torch.ones(1, 2)).sum().backward()
+        except (KeyError, RuntimeError) as error:
+            print("learned", type(error).__name__, error, flush=True)
+            os._exit(7)
+    """)
+    assert [rank.code for rank in ranks] == [7, 7], ranks
+    assert "learned KeyError 'bad sample 17'" in ranks[0].output
+    assert "rank 0 has left" in ranks[1].output and "bad sample 17" in ranks[1].output
+
+
+def test_ctrl_c_ends_the_wait_at_joins_end():
+    ranks = run_ranks(2, """
+        import os, signal, threading, torch, torch.distributed as dist, hasten
+        dist.init_process_group("hasten")
+        net = hasten.distribute(torch.nn.Linear(2, 1))
+        try:
+            with hasten.join(net):
+                if dist.get_rank() == 0:
+                    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                else:
+                    dist.recv(torch.ones(1), 0)
+        except KeyboardInterrupt:
+            os._exit(5)
+        except hasten.CommError:
+            os._exit(7)
+    """, timeout=40)
+    assert [rank.code for rank in ranks] == [5, 7], ranks
+
+
+def test_what_cannot_be_joined_is_refused():
+    net, behind = hasten.distribute(net_of()), hasten.distribute(torch.nn.Linear(3, 3))
+    with hasten.join(net):
+        with pytest.raises(hasten.UsageError, match="open already"):
+            with hasten.join(net):
+                pass
+        with pytest.raises(hasten.UsageError, match="into one module"):
+            behind(net(torch.ones(1, 5))).sum().backward()
+        with pytest.raises(hasten.UsageError, match="create_graph"):
+            hasten.backward(net(torch.ones(1, 5)).sum(), create_graph=True)
+
+
+def test_join_of_one_process_is_the_plain_loop():
+    plain, own = net_of(), hasten.distribute(net_of())
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1, momentum=0.9) for each in (plain, own)]
+    train(plain, optimizers[0], 4, 1)
+    with hasten.join(own):
+        train(own, hasten.optimizer(optimizers[1]), 4, 1)
+    assert difference(plain, own) < 1e-6
