@@ -77,6 +77,7 @@ void AcceleratorState::start(const Environment& environment) {
       operations->logger("precision"));
   plugins->report_steps(*gradients, process());
   gradients->step_policies().add(training::StepOrder::kAfter, step_record);
+  backward_observers.add(step_record);
   step_record->set_values({.check_gradients_every = options.watch.check_gradients_every,
                            .stop_on_nonfinite = options.watch.stop_on_nonfinite,
                            .scales_loss = precision->scaler_state().has_value()});
@@ -161,13 +162,12 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   gradients->set_joined_window(implied && !context.ends_window);
   if (num_turns() > 1 && !context.ends_window) held = not_held_back();
   const parallel::NoSync until_all_end(std::move(held));
-  const flight::PhaseScope phase("backward");
   const auto received = gradients->loaders().take_counts();
-  step_record->note_backward(loss, received.num_samples);
   trackers.count_step(received.num_samples);
   trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();
   const training::BackwardFacts facts{loss, own.weight, received.num_samples, received.waited, context.ends_window};
+  const auto leave = c10::make_scope_exit([this] { backward_observers.leave(); });
   backward_observers.before(facts);
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();

@@ -90,8 +90,9 @@ struct AcceleratorState {
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.
-  std::shared_ptr<StepRecord> step_record = std::make_shared<StepRecord>(flight::process_recorder(), process());
-  std::shared_ptr<StepTimes> step_times = std::make_shared<StepTimes>();
+  std::shared_ptr<StepRecord> step_record =
+      std::make_shared<StepRecord>(flight::process_recorder(), process(), gradients);
+  std::shared_ptr<StepTimes> step_times = std::make_shared<StepTimes>(gradients);
   /// Writes down what each step computes (hasten verify); null without HASTEN_VERIFY.
   std::shared_ptr<training::VerifyRecorder> verify;
   training::BackwardObservers backward_observers = {};

@@ -1,6 +1,8 @@
 // See accelerator/step_record.h.
 #include "accelerator/step_record.h"
 
+#include <ATen/record_function.h>
+
 #include <cmath>
 #include <utility>
 
@@ -13,6 +15,14 @@ namespace {
 
 constexpr int64_t kMostSkipped = 20;
 
+// An event of libtorch's profiler, where one is on.
+struct ProfiledPhase {
+  explicit ProfiledPhase(const char* name) {
+    if (event.isActive()) event.before(name);
+  }
+  at::RecordFunction event{at::RecordScope::USER_SCOPE};
+};
+
 class ForwardPhase : public parallel::ForwardHook {
  public:
   explicit ForwardPhase(std::shared_ptr<flight::Recorder> recorder) : recorder_(std::move(recorder)) {}
@@ -20,6 +30,7 @@ class ForwardPhase : public parallel::ForwardHook {
     struct Phase : Entered {
       explicit Phase(const std::shared_ptr<flight::Recorder>& recorder) : scope(recorder, "forward") {}
       flight::PhaseScope scope;
+      ProfiledPhase event{"forward"};
     };
     return std::make_unique<Phase>(recorder_);
   }
@@ -41,11 +52,13 @@ struct StepRecord::Begin : training::StepPolicy {
   std::optional<uint32_t> outer = {};
 };
 
-StepRecord::StepRecord(std::shared_ptr<flight::Recorder> recorder, const process::Process& process)
+StepRecord::StepRecord(std::shared_ptr<flight::Recorder> recorder, const process::Process& process,
+                       const std::shared_ptr<training::GradientState>& gradients)
     : recorder_(std::move(recorder)),
       origin_{"accelerator", process.rank(), process.world_size()},
       begin_(std::make_shared<Begin>(recorder_)),
-      profile_(recorder_, process) {}
+      profile_(recorder_, process),
+      gradients_(gradients) {}
 
 std::shared_ptr<training::StepPolicy> StepRecord::begin_policy() const {
   return begin_;
@@ -80,8 +93,17 @@ void StepRecord::note_loss(double value, int64_t step) {
   fail("the loss", value);
 }
 
-void StepRecord::note_backward(const at::Tensor& loss, int64_t num_samples) {
-  num_samples_ += num_samples;
+void StepRecord::before_backward(const training::BackwardFacts& facts) {
+  if (recorder_) outer_ = recorder_->enter_phase(recorder_->phase_number("backward"));
+  num_samples_ += facts.num_samples;
+  note_loss(facts.loss);
+}
+
+void StepRecord::leave_backward() noexcept {
+  if (outer_) recorder_->enter_phase(*std::exchange(outer_, std::nullopt));
+}
+
+void StepRecord::note_loss(const at::Tensor& loss) {
   if (!recorder_ && !values_.stop_on_nonfinite) return;
   if (pending_loss_ && pending_loss_->pending().ready()) {
     const auto arrived = std::exchange(pending_loss_, std::nullopt);
@@ -105,9 +127,9 @@ void StepRecord::note_norm(double norm) {
 }
 
 void StepRecord::after_step(training::StepContext& context) {
-  if (counted_ == nullptr) counted_ = &context.optimizer;
   if (recorder_ && begin_->outer) recorder_->enter_phase(*std::exchange(begin_->outer, std::nullopt));
-  if (counted_ != &context.optimizer) return;
+  const auto gradients = gradients_.lock();
+  if (!gradients || !counted_.is(context.optimizer, gradients->optimizers())) return;
   ++num_steps_;
   num_skipped_ = context.skip ? num_skipped_ + 1 : 0;
   if (recorder_ && values_.scales_loss && num_skipped_ == kMostSkipped) {

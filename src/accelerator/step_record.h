@@ -1,7 +1,6 @@
 // StepRecord: steps, samples, phases and values of an Accelerator in the page of its rank (flight/recorder.h).
 //
-// Two policies of prepared optimizers' steps, one before and one behind all others. Of several optimizers the first one
-// that steps is counted.
+// It observes backwards, and is two policies of prepared optimizers' steps: one before and one behind all others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +14,9 @@
 #include "hasten/parallel/parameters/forward_scope.h"
 #include "hasten/process/process.h"
 #include "hasten/tracking/journal/value.h"
+#include "hasten/training/backward_observers.h"
+#include "hasten/training/counted_optimizer.h"
+#include "hasten/training/gradient_state.h"
 #include "hasten/training/step_policy.h"
 #include "hasten/watch/step_profile.h"
 
@@ -28,17 +30,20 @@ struct ValueOptions {
   bool scales_loss = false;
 };
 
-class StepRecord : public training::StepPolicy {
+class StepRecord : public training::StepPolicy, public training::BackwardObserver {
  public:
-  StepRecord(std::shared_ptr<flight::Recorder> recorder, const process::Process& process);
+  /// `gradients` are those of the loop that it records.
+  StepRecord(std::shared_ptr<flight::Recorder> recorder, const process::Process& process,
+             const std::shared_ptr<training::GradientState>& gradients);
 
   /// Of this rank's Accelerator, once it has a precision.
   void set_values(const ValueOptions& options);
 
-  /// A backward over this many samples begins. A loss on the CPU is looked at now, one of a device at the next call.
+  /// The phase begins. A loss on the CPU is looked at now, one of a device at the next call.
   /// Throws: UsageError for a loss that is not finite, if that is to stop the run.
-  void note_backward(const at::Tensor& loss, int64_t num_samples);
-  /// The norm of all gradients. Throws: as note_backward.
+  void before_backward(const training::BackwardFacts& facts) override;
+  void leave_backward() noexcept override;
+  /// The norm of all gradients. Throws: as before_backward.
   void note_norm(double norm);
   void after_step(training::StepContext& context) override;
 
@@ -49,6 +54,7 @@ class StepRecord : public training::StepPolicy {
 
  private:
   struct Begin;
+  void note_loss(const at::Tensor& loss);
   void note_loss(double value, int64_t step);
   void fail(const std::string& what, double value) const;
 
@@ -57,7 +63,10 @@ class StepRecord : public training::StepPolicy {
   const std::shared_ptr<Begin> begin_;
   watch::StepProfile profile_;
   ValueOptions values_ = {};
-  const torch::optim::Optimizer* counted_ = nullptr;
+  /// Not kept alive: it holds this policy.
+  const std::weak_ptr<training::GradientState> gradients_;
+  training::CountedOptimizer counted_ = {};
+  std::optional<uint32_t> outer_ = {};
   int64_t num_samples_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_skipped_ = 0;

@@ -29,11 +29,11 @@ void StepTimes::after_backward(const training::BackwardFacts&) {
 }
 
 void StepTimes::after_step(training::StepContext& context) {
-  if (counted_ == nullptr) counted_ = &context.optimizer;
   const auto now = Clock::now();
   step_.update_s += seconds(now - last_);
   last_ = now;
-  if (&context.optimizer != counted_) return;
+  const auto gradients = gradients_.lock();
+  if (!gradients || !counted_.is(context.optimizer, gradients->optimizers())) return;
   if (++num_steps_ > kFirst) {
     ++sum_.num_steps;
     sum_.samples += step_.samples;

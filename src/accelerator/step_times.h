@@ -2,9 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 
 #include "hasten/accelerator/measured_step.h"
 #include "hasten/training/backward_observers.h"
+#include "hasten/training/counted_optimizer.h"
+#include "hasten/training/gradient_state.h"
 #include "hasten/training/step_policy.h"
 
 namespace hasten {
@@ -13,9 +16,11 @@ namespace hasten {
 /// the device at the latest where a loop reads its loss.
 class StepTimes : public training::StepPolicy, public training::BackwardObserver {
  public:
+  /// `gradients` are those of the loop whose steps it times.
+  explicit StepTimes(const std::shared_ptr<training::GradientState>& gradients) : gradients_(gradients) {}
+
   void before_backward(const training::BackwardFacts& facts) override;
   void after_backward(const training::BackwardFacts& facts) override;
-  /// Of several optimizers the first one that steps is counted.
   void after_step(training::StepContext& context) override;
 
   MeasuredStep mean() const;
@@ -23,7 +28,9 @@ class StepTimes : public training::StepPolicy, public training::BackwardObserver
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int64_t kFirst = 2;
-  const torch::optim::Optimizer* counted_ = nullptr;
+  /// Not kept alive: it holds this policy.
+  const std::weak_ptr<training::GradientState> gradients_;
+  training::CountedOptimizer counted_ = {};
   Clock::time_point last_ = {};
   int64_t num_steps_ = 0;
   MeasuredStep step_ = {};

@@ -1,6 +1,7 @@
 // BackwardObservers: objects that see each backward of an Accelerator before it begins and after it has ended.
 //
-// Observers change nothing. hasten verify records losses and gradients with one (training/verify_recorder.h).
+// Observers change nothing. hasten verify records losses and gradients with one (training/verify_recorder.h). The watch
+// takes the phase and the loss from one, plan_report() its times.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,6 +35,8 @@ class BackwardObserver {
   virtual void before_backward(const BackwardFacts&) {}
   /// Gradients are there, and exchanged if `ends_window`.
   virtual void after_backward(const BackwardFacts&) {}
+  /// The call of backward ends, with an exception or without one. It may not have begun.
+  virtual void leave_backward() noexcept {}
 };
 
 /// The observers of one Accelerator, in the order in which they were added.
@@ -47,12 +50,16 @@ class BackwardObservers {
   }
   bool empty() const noexcept { return all_.empty(); }
 
-  /// Call the functions of these names. Collective: no. Blocks: no. Throws: the exceptions of the observers.
+  /// Call the functions of these names; leave() throws nothing.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the observers.
   void before(const BackwardFacts& facts) const {
     for (const auto& observer : all_) observer->before_backward(facts);
   }
   void after(const BackwardFacts& facts) const {
     for (const auto& observer : all_) observer->after_backward(facts);
+  }
+  void leave() const noexcept {
+    for (const auto& observer : all_) observer->leave_backward();
   }
 
  private:
