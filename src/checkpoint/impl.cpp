@@ -13,6 +13,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/files/folders/retention.h"
+#include "hasten/flight/recorder.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
@@ -153,6 +154,7 @@ void refuse_stages(const RunParts& run, const char* what) {
 
 Save Checkpoints::save_state(const std::string& path, const SaveOptions& options) {
   refuse_stages(impl_->run, "save_state");
+  const flight::PhaseScope phase("checkpoint");
   // A run of hasten verify leaves the program's checkpoints alone.
   const auto* recorder = training::verify_recorder();
   return save_run(*impl_, recorder != nullptr ? recorder->scratch("checkpoint") : path, options);

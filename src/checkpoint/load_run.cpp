@@ -21,6 +21,7 @@
 #include "hasten/core/hash.h"
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/folders/retention.h"
+#include "hasten/flight/recorder.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
@@ -370,6 +371,7 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
   const comm::Purpose purpose("load_state");
   refuse_stages(impl_->run, "load_state");
+  const flight::PhaseScope phase("checkpoint");
   impl_->settle_current();
   if (path.empty()) return *load_newest(*impl_, {}, true, options);
   return load_folder(*impl_, decide(*impl_, path, {}, true).path, options);
@@ -378,6 +380,7 @@ Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& optio
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
   const comm::Purpose purpose("resume");
   refuse_stages(impl_->run, "resume");
+  const flight::PhaseScope phase("checkpoint");
   impl_->settle_current();
   return load_newest(*impl_, options.step, false, options.load);
 }

@@ -8,12 +8,14 @@
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <source_location>
 #include <thread>
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/cpu_quota.h"
 #include "hasten/core/error.h"
+#include "hasten/flight/recorder.h"
 #include "hasten/process/device.h"
 #include "hasten/process/failure_reporter.h"
 #include "process/run_watch.h"
@@ -129,6 +131,7 @@ std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessO
   const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);
   process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
   auto watch = RunWatch::start(identity, number, std::move(watched), environment);
+  const flight::PhaseScope phase("start");
   process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
                                        {.timeout = options.timeout,
                                         .check = options.check,
@@ -146,6 +149,31 @@ void limit_threads(const ProcessOptions& options, const Environment& environment
   const auto quota = cpu_quota(environment.text("HASTEN_MACHINE_ROOT").value_or(""));
   if (quota && *quota < at::get_num_threads()) at::set_num_threads(*quota);
 }
+
+/// A call in the page of this rank while it waits for the run's store, which no group records. Rank 0 serves the store,
+/// so the others wait here while it is stopped.
+class StoreCall {
+ public:
+  /// Records nothing without a recorder.
+  StoreCall(std::shared_ptr<flight::Recorder> recorder, const RankInfo& identity, std::chrono::milliseconds timeout)
+      : recorder_(std::move(recorder)), call_(recorder_.get(), facts(identity, timeout)) {}
+
+ private:
+  flight::CallFacts facts(const RankInfo& identity, std::chrono::milliseconds timeout) const {
+    const int group =
+        recorder_ ? recorder_->open_group("start", identity.rank, identity.world_size, timeout.count()) : -1;
+    const auto site = std::source_location::current();
+    return {.kind = flight::CallKind::kMeeting,
+            .group = group,
+            .label = {.operation = "connect"},
+            .rule = flight::SizesRule::kNone,
+            .file = site.file_name(),
+            .line = site.line()};
+  }
+
+  const std::shared_ptr<flight::Recorder> recorder_;
+  const flight::Call call_;
+};
 
 /// Leaves word of the one GPU that this rank sees, and returns those of the ranks of its host, by local rank.
 /// Waits for them only if this rank's number is none of its devices'.
@@ -215,9 +243,12 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   auto connected = std::make_shared<FailureReporter>(*words);
   auto watch = connect(*connected, options, watched, environment);
   install(connected);
-  return std::make_shared<Impl>(Impl{identity, *connected->group,
-                                     take_device(identity, options, environment, &*connected->store), run_key,
-                                     connected, std::move(watch)});
+  const auto device = [&] {
+    const flight::PhaseScope phase("start");
+    const StoreCall call(watch ? flight::process_recorder() : nullptr, identity, options.timeout);
+    return take_device(identity, options, environment, &*connected->store);
+  };
+  return std::make_shared<Impl>(Impl{identity, *connected->group, device(), run_key, connected, std::move(watch)});
 }
 
 Process::Process(const ProcessOptions& options, const Environment& environment)

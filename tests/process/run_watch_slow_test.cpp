@@ -223,6 +223,20 @@ HASTEN_PROCESS_CASE(hang_waits) {
   return 0;
 }
 
+HASTEN_PROCESS_CASE(hang_at_start) {
+  const Process process;
+  if (process.rank() == 0) raise(SIGSTOP);
+  process.group().barrier();
+  return 0;
+}
+
+// Others may be in the middle of the start, which the stopped rank's store takes part in.
+TEST(RunWatch, ARankThatIsStoppedBehindTheMeetingIsSaid) {
+  Processes processes(3, "hang_at_start", {{"HASTEN_HANG_AFTER", "3600"}});
+
+  EXPECT_TRUE(processes.wait_for_output(1, text("rank 0 is stopped; kill -CONT ", processes.pid(0))));
+}
+
 TEST(RunWatch, AStoppedRankIsSaidByAnotherAfterASecond) {
   Processes processes(3, "hang_waits", {{"HASTEN_HANG_AFTER", "3600"}});
   ASSERT_TRUE(processes.wait_for_output(0, "ready"));
