@@ -380,6 +380,8 @@ bool Transfers::done() {
 }
 
 void Transfers::wait() {
+  at::RecordFunction profiled(at::RecordScope::USER_SCOPE);
+  if (profiled.isActive()) profiled.before("wait for a collective");
   end_.wait();
   for (auto& transfer : transfers_) group_->wait(*transfer, kind_, label_);
   end_.end();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/text.h"
 
 namespace hasten::comm {
 namespace {
@@ -68,13 +69,28 @@ flight::CallFacts facts_of(int group, OpType type, const std::source_location& s
   return facts;
 }
 
+// "all_reduce(mean) of float32 [73] for gradients, bucket 0"
+std::string event_name(const flight::CallFacts& facts) {
+  std::string words = facts.label.operation;
+  if (facts.label.reduction != nullptr) words += text('(', facts.label.reduction, ')');
+  if (facts.label.dtype != nullptr) words += text(" of ", facts.label.dtype, " [", join(facts.sizes), ']');
+  if (facts.purpose == nullptr) return words;
+  words += text(" for ", facts.purpose);
+  return facts.purpose_number < 0 ? words : text(words, ' ', facts.purpose_number);
+}
+
 }  // namespace
 
 RecordedCall::RecordedCall(flight::Recorder* recorder, int group, OpType type, const std::source_location& site,
                            const RecordedFacts& facts) noexcept {
-  if (recorder == nullptr || group < 0) return;
+  const bool is_profiled = profiled_.isActive();
+  const bool is_recorded = recorder != nullptr && group >= 0;
+  if (!is_profiled && !is_recorded) return;
+  const flight::CallFacts all = facts_of(group, type, site, facts);
+  if (is_profiled) profiled_.before(event_name(all));
+  if (!is_recorded) return;
   recorder_ = recorder;
-  ticket_ = recorder->post(facts_of(group, type, site, facts));
+  ticket_ = recorder->post(all);
   outer_ = std::exchange(current_call(), this);
 }
 

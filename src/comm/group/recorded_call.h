@@ -1,10 +1,12 @@
 // RecordedCall: a call of a group in the rank's page (flight/recorder.h), from its beginning to the end of its
 // transfers.
 //
-// The scope lies in the function that makes the call. Transfers that are started inside it take its end over.
+// The scope lies in the function that makes the call. Transfers that are started inside it take its end over. The scope
+// is an event of libtorch's profiler, too, where one is on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
 
 #include <optional>
 #include <source_location>
@@ -65,6 +67,7 @@ class RecordedCall {
   flight::Recorder* recorder_ = nullptr;
   flight::Ticket ticket_ = {};
   RecordedCall* outer_ = nullptr;
+  at::RecordFunction profiled_{at::RecordScope::USER_SCOPE};
 };
 
 }  // namespace hasten::comm
