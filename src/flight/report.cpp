@@ -109,13 +109,20 @@ std::string table(const Snapshot& snapshot) {
   return lines;
 }
 
+// " on node1" in a run on several hosts, since process numbers are those of one.
+std::string host_text(const Snapshot& snapshot, const RankState& rank) {
+  const bool is_alone = std::all_of(snapshot.ranks.begin(), snapshot.ranks.end(),
+                                    [&](const RankState& other) { return other.node_rank == rank.node_rank; });
+  return is_alone || rank.host.empty() ? "" : " on " + rank.host;
+}
+
 std::string reason(const Snapshot& snapshot, const Diagnosis& found) {
   std::vector<std::string> sentences;
   for (const int culprit : found.culprits) {
     const RankState* const rank = find(snapshot, culprit);
     const std::string words = rank == nullptr ? "" : why(*rank);
     if (!words.empty() && found.cause != Cause::kDiffer && found.cause != Cause::kCycle) {
-      sentences.push_back(text("rank ", culprit, ' ', words, '.'));
+      sentences.push_back(text("rank ", culprit, host_text(snapshot, *rank), ' ', words, '.'));
     }
     if (sentences.size() == 3) break;
   }

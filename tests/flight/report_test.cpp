@@ -38,6 +38,20 @@ TEST(Report, ShowsWhoWaitsWhoIsMissingWhereAndWhy) {
             "╰ rank 2 sleeps in a lock. The others wait for it until their timeout (1800 s).\n");
 }
 
+TEST(Report, InARunOnSeveralHostsTheCulpritsHostIsSaid) {
+  MadeRun run(3);
+  for (const int rank : {0, 1}) run.call(rank, 5.4, "barrier", "train.cpp:9");
+  run[2].life = Life::kStopped;
+  run[2].pid = 77;
+  run[2].node_rank = 1;
+  run[2].host = "node1";
+
+  const auto found = diagnose(run.all);
+
+  ASSERT_TRUE(found);
+  EXPECT_NE(hang_report(run.all, *found).find("rank 2 on node1 is stopped; kill -CONT 77"), std::string::npos);
+}
+
 TEST(Report, ACallIsDescribedWithItsPurpose) {
   const CallState call{.number = 7,
                        .label = "broadcast of uint8",
