@@ -165,7 +165,8 @@ const std::vector<launcher::OptionGroup>& verify_options() {
          .peers = launcher::kHasten,
          .least = 0,
          .most = 1e6,
-         .help = "Relative difference that counts as none; default: 2e-5, in fp16 and bf16 2e-2"},
+         .help = "Relative difference that counts as none; default: 2e-5; 2e-2 in fp16 and bf16; 0.1 between two "
+                 "precisions"},
         number("seed", 0, INT32_MAX, "0", "Of the generators, which begin anew with each batch"),
         {.name = "record",
          .peers = launcher::kHasten,

@@ -1,6 +1,6 @@
-// base.cpp with a learning rate that rises over 30 steps and then falls along a cosine. The scheduler counts
-// steps of the optimizer, so it needs no change for more processes; the rate itself is scaled with their
-// number.
+// base.cpp with a learning rate that rises over a fifth of the steps and then falls along a cosine. The scheduler
+// counts steps of the optimizer, and the loader's size() is that of a rank, so they need no change for more processes.
+// The rate itself is scaled with their number.
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
@@ -25,13 +25,14 @@ torch::nn::Sequential make_net() {
 void run(hasten::Accelerator& accelerator, int64_t batch_size) {
   auto net = make_net();
   torch::optim::Adam adam(net->parameters(), hasten::optim::scale_lr(1e-2, accelerator.world_size(), kSquareRoot));
-  const int64_t num_steps = 3 * 1000 / (batch_size * accelerator.world_size()), warm_up = num_steps / 5;
+  auto [model, optimizer, train, test] =
+      accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
+                          hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
+  const auto num_steps = static_cast<int64_t>(3 * train.size()), warm_up = num_steps / 5;
   hasten::optim::WarmupLR schedule(
       adam, {.total_iters = warm_up,
              .after = hasten::optim::recipe<hasten::optim::CosineAnnealingLR>({.T_max = num_steps - warm_up})});
-  auto [model, optimizer, scheduler, train, test] =
-      accelerator.prepare(net, adam, schedule, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
-                          hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
+  auto scheduler = accelerator.prepare(schedule);
 
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (auto& batch : train) {

@@ -63,8 +63,8 @@ void refuse_what_differs(const VerifiedLoop& loop) {
   const Origin origin{"verify", loop.process.rank(), loop.process.world_size()};
   if (loop.layout->divides_model()) {
     throw UsageError(origin, plan::layout_text(loop.layout->sizes()),
-                     ": runs whose ranks hold parts of a model are not compared in this version. Leave tp, cp and sp "
-                     "at 1.");
+                     ": runs whose ranks hold parts of a model are not compared in this version. Leave pp, tp, "
+                     "cp and sp at 1.");
   }
   if (loop.ddp->comm_hook) {
     throw UsageError(origin,

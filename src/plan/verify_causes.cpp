@@ -40,6 +40,13 @@ bool has_weights(const VerifyPair& pair) {
   });
 }
 
+bool has_drawn(const VerifyPair& pair) {
+  return std::any_of(pair.shares_of_many.begin(), pair.shares_of_many.end(), [](const auto& share) {
+    return std::any_of(share.second.losses.begin(), share.second.losses.end(),
+                       [](const VerifyLoss* loss) { return loss->drew; });
+  });
+}
+
 // Ranks whose generators had drawn other numbers before the same loss.
 std::vector<int> ranks_that_drew_otherwise(const VerifyPair& pair) {
   std::vector<int> ranks;
@@ -66,11 +73,23 @@ std::string cause_in_whole(const VerifyPair& pair, std::optional<double> factor)
   if (has_batch_norm(rank) && !rank.sync_batch_norm) {
     return "batch norms see the batch of their rank alone. Convert the model with parallel::convert_sync_batchnorm.";
   }
+  if (has_drawn(pair)) {
+    return "the program draws random numbers for each batch (dropout, noise). Each rank draws its own, and one process "
+           "others for all. Compare without --whole, or leave the draws out.";
+  }
   if (!has_weights(pair)) {
     return "a mean over ranks of means is another number where ranks have unequal batches or numbers of tokens. Give "
            "each loss its weight: backward(loss, {.weight = n}).";
   }
   return "";
+}
+
+// Of a window inside of which parameters change.
+std::string write_cause(const VerifyPair& pair) {
+  if (!pair.first().wrote && !pair.second().wrote) return "";
+  return "the program changes parameters between the backwards of a step: an optimizer that was not prepared, or code "
+         "of its own. One process makes those of all ranks one after the other. Give the optimizer to "
+         "accelerator.prepare, or compare with --whole.";
 }
 
 // Of runs in two precisions.
@@ -87,6 +106,7 @@ std::string rounding_cause(const VerifyPair& pair) {
 
 std::string cause_of_losses(const VerifyPair& pair, const std::vector<int>& shares, std::optional<double> factor) {
   const double n = pair.num_ranks();
+  if (auto wrote = write_cause(pair); !wrote.empty()) return wrote;
   if (pair.one.whole() && !pair.many.whole()) return cause_in_whole(pair, factor);
   if (factor && n > 1 && (is_near(*factor, 1 / n) || is_near(*factor, n))) {
     return text("the program ", *factor < 1 ? "divides" : "multiplies", " the loss by the number of processes. ",
@@ -133,6 +153,7 @@ std::string cause_of_rank_gradients(const VerifyPair& pair, const DigestDifferen
 
 std::string cause_of_gradients(const VerifyPair& pair, const DigestDifference& difference) {
   const double n = pair.num_ranks();
+  if (auto wrote = write_cause(pair); !wrote.empty()) return wrote;
   if (!difference.factor) {
     if (auto rounding = rounding_cause(pair); !rounding.empty()) return rounding;
   }

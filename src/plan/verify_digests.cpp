@@ -1,6 +1,7 @@
 // Differences of tensors from their digests; see verify_step.h.
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "hasten/core/text.h"
 #include "plan/verify_step.h"
@@ -13,14 +14,9 @@ namespace {
 constexpr double kLeastPart = 0.01;
 /// A gradient below this part of the largest is what rounding left of a sum that is zero.
 constexpr double kNoise = 1e-5;
+/// So is that of a bias below this part of its weight's, as in front of a batch norm, which takes any bias out again.
+constexpr double kNoiseOfBias = 1e-3;
 constexpr double kSameFactor = 1e-3;
-
-// An estimate of |a - b| from the products, exact in the mean over signs.
-double distance(const VerifyDigest& a, const VerifyDigest& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.products.size(); ++i) sum += std::pow(a.products[i] - b.products[i], 2);
-  return std::max(std::sqrt(sum / static_cast<double>(a.products.size())), std::abs(a.norm - b.norm));
-}
 
 bool is_finite(const VerifyDigest& digest) {
   return std::isfinite(digest.norm);
@@ -64,6 +60,13 @@ std::optional<double> common_factor(const VerifyDigests& first, const VerifyDige
 
 }  // namespace
 
+// From the products, exact in the mean over signs.
+double distance(const VerifyDigest& a, const VerifyDigest& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.products.size(); ++i) sum += std::pow(a.products[i] - b.products[i], 2);
+  return std::max(std::sqrt(sum / static_cast<double>(a.products.size())), std::abs(a.norm - b.norm));
+}
+
 double relative_difference(double a, double b) {
   if (!std::isfinite(a) || !std::isfinite(b)) return std::isfinite(a) == std::isfinite(b) ? 0 : INFINITY;
   const double larger = std::max(std::abs(a), std::abs(b));
@@ -75,6 +78,10 @@ std::set<std::string> noise_of(const VerifyDigests& gradients) {
   std::set<std::string> names;
   for (const auto& [name, digest] : gradients) {
     if (digest.norm <= kNoise * largest) names.insert(name);
+    constexpr std::string_view kBias = "bias";
+    if (!name.ends_with(kBias)) continue;
+    const auto weight = gradients.find(name.substr(0, name.size() - kBias.size()) + "weight");
+    if (weight != gradients.end() && digest.norm <= kNoiseOfBias * weight->second.norm) names.insert(name);
   }
   return names;
 }

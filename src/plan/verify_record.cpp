@@ -42,7 +42,8 @@ VerifyLoss read_loss(const Value& value) {
   return {.share = static_cast<int>(value.at("share").as_int()),
           .value = number_at(value, "value"),
           .weight = number_at(value, "weight"),
-          .generator = value.at("generator").as_string()};
+          .generator = value.at("generator").as_string(),
+          .drew = value.at("drew").as_bool()};
 }
 
 VerifyStep read_step(const Value& value) {
@@ -52,6 +53,7 @@ VerifyStep read_step(const Value& value) {
                   .parameters = read_digests(value.at("parameters")),
                   .buffers = read_digests(value.at("buffers")),
                   .changed = value.at("changed").as_bool(),
+                  .wrote = value.at("wrote").as_bool(),
                   .norm = number_at(value, "norm"),
                   .scale = value.at("scale").as_double(),
                   .skipped = value.at("skipped").as_bool()};

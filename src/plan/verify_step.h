@@ -50,6 +50,8 @@ DigestDifference compare_digests(const VerifyDigests& first, const VerifyDigests
                                  const VerifyDigests* before = nullptr, const std::set<std::string>& noise = {});
 /// Names of tensors whose gradient is nothing but rounding.
 std::set<std::string> noise_of(const VerifyDigests& gradients);
+/// An estimate of the norm of a - b.
+double distance(const VerifyDigest& a, const VerifyDigest& b);
 /// |a - b| over the larger; 0 for two that are no numbers.
 double relative_difference(double a, double b);
 /// "all 12 parameters", "conv.weight", "3 of 12 parameters (a, b, …)".

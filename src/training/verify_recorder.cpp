@@ -159,6 +159,7 @@ void VerifyRecorder::note_batch(const VerifyBatch& given) {
   const auto share = static_cast<size_t>(batch.share);
   if (num_batches_.size() <= share) num_batches_.resize(share + 1);
   seed(++num_batches_[share], share);
+  seeded_ = generator_hash();
   Value positions = Value::list();
   for (const size_t position : batch.positions) positions.push_back(static_cast<int64_t>(position));
   batches_.push_back(Value::map({{"share", batch.share},
@@ -207,12 +208,19 @@ void VerifyRecorder::before_backward(const BackwardFacts& facts) {
                      "an optimizer has stepped between two backwards of one batch, so the batches of several ranks "
                      "cannot be computed one after the other. Use hasten verify --whole.");
   }
-  if (before_.empty()) before_ = digests(sources_.parameters());
+  core::Value now = digests(sources_.parameters());
+  if (before_.empty()) {
+    before_ = std::move(now);
+  } else {
+    wrote_ = wrote_ || before_ != now;
+  }
   if (held_) changed_ = changed_ || *held_ != gradient_digests();
   held_.reset();
+  const uint64_t generator = generator_hash();
   Value loss = Value::map({{"share", batch_ ? batch_->share : rank_},
                            {"value", loss_value(facts.loss)},
-                           {"generator", hexadecimal(generator_hash())}});
+                           {"generator", hexadecimal(generator)},
+                           {"drew", seeded_ && *seeded_ != generator}});
   if (facts.weight) loss["weight"] = *facts.weight;
   losses_.push_back(std::move(loss));
 }
@@ -242,6 +250,13 @@ Value VerifyRecorder::rates_of(const torch::optim::Optimizer& optimizer) const {
   return rates;
 }
 
+int64_t VerifyRecorder::number_of(const torch::optim::Optimizer& optimizer, bool counts) {
+  if (counts) return 0;
+  auto known = std::find(others_.begin(), others_.end(), &optimizer);
+  if (known == others_.end()) known = others_.insert(known, &optimizer);
+  return 1 + (known - others_.begin());
+}
+
 void VerifyRecorder::after_step(StepContext& context) {
   // The Accelerator is gone before its optimizer.
   if (!sources_.gradients) return;
@@ -251,19 +266,18 @@ void VerifyRecorder::after_step(StepContext& context) {
                      "the optimizer computes its loss anew (a closure, as LBFGS has), so the batches of several ranks "
                      "cannot be computed one after the other. Use hasten verify --whole.");
   }
-  if (counted_ == nullptr) counted_ = &context.optimizer;
-  auto known = std::find(optimizers_.begin(), optimizers_.end(), &context.optimizer);
-  if (known == optimizers_.end()) known = optimizers_.insert(known, &context.optimizer);
+  const bool counts = counted_.is(context.optimizer, sources_.gradients->optimizers());
   stepped_in_batch_ = true;
   held_.reset();
   Value event = Value::map({{"event", "step"},
                             {"step", num_steps_},
-                            {"optimizer", static_cast<int64_t>(known - optimizers_.begin())},
+                            {"optimizer", number_of(context.optimizer, counts)},
                             {"batches", std::exchange(batches_, Value::list())},
                             {"losses", std::exchange(losses_, Value::list())},
                             {"before", std::exchange(before_, Value::map())},
                             {"gradients", std::exchange(gradients_, Value::map())},
                             {"changed", std::exchange(changed_, false)},
+                            {"wrote", std::exchange(wrote_, false)},
                             {"scale", sources_.scale()},
                             {"skipped", context.skip},
                             {"rates", rates_of(context.optimizer)}});
@@ -272,7 +286,7 @@ void VerifyRecorder::after_step(StepContext& context) {
   event["parameters"] = digests(sources_.parameters());
   event["buffers"] = digests(sources_.buffers());
   write(std::move(event));
-  if (&context.optimizer != counted_) return;
+  if (!counts) return;
   if (++num_steps_ >= options_.num_steps) end_process();
 }
 

@@ -31,6 +31,7 @@ struct NetImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) {
     if (is_plain) return head(torch::relu(conv(x)).flatten(1));
+    if (is_tied) return head(torch::relu(norm(conv(x))).flatten(1)) + head(torch::tanh(conv(x)).flatten(1));
     return head(drop(torch::relu(norm(conv(x))).flatten(1)));
   }
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 3, 3)};
@@ -39,20 +40,23 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear head{3 * 4 * 4, 4};
   /// Rows do not depend on each other.
   bool is_plain = false;
+  /// The head has a second name.
+  bool is_tied = false;
 };
 TORCH_MODULE(Net);
 
 /// Pictures with noise from a generator of its own, or from the default one.
 struct Pictures : torch::data::Dataset<Pictures> {
-  explicit Pictures(bool draws) : draws_(draws) {}
+  explicit Pictures(bool draws, size_t first = 0) : draws_(draws), first_(first) {}
   torch::data::Example<> get(size_t index) override {
-    const auto first = static_cast<double>(index);
+    const auto first = static_cast<double>(index + first_);
     at::Tensor picture = torch::sin(torch::arange(36, torch::kFloat).view({1, 6, 6}) * (0.1 + 0.03 * first));
     if (draws_) picture = picture + 0.1 * torch::randn({1, 6, 6});
     return {picture, torch::tensor(static_cast<int64_t>(index % 4))};
   }
   torch::optional<size_t> size() const override { return 36; }
   bool draws_;
+  size_t first_;
 };
 
 /// Gives each rank another order.
@@ -84,15 +88,20 @@ class Program {
     options.gradient_accumulation_steps = has("accumulates") ? 2 : 1;
     options.ddp.average = !has("adds_gradients");
     Accelerator accelerator(options);
-    const Pictures pictures(has("draws_in_dataset"));
+    // Another part of the whole in each run, as random_split without a seed gives.
+    const size_t first = has("splits") ? std::random_device{}() % 1000 : 0;
+    const Pictures pictures(has("draws_in_dataset"), first);
+    const auto num_processes = static_cast<size_t>(accelerator.num_processes());
+    const size_t batch_size = has("batch_by_processes") ? 8 / num_processes : 4;
+    if (has("fails_on_several") && num_processes > 1) throw std::runtime_error("no more than one");
     const auto mapped = [&] { return data::map(pictures, torch::data::transforms::Stack<>()); };
     if (has("own_order")) {
-      loop(accelerator,
-           accelerator.prepare(data::loader(mapped(), OrderOfRank(static_cast<size_t>(accelerator.rank())), 4)));
+      loop(accelerator, accelerator.prepare(
+                            data::loader(mapped(), OrderOfRank(static_cast<size_t>(accelerator.rank())), batch_size)));
     } else if (has("loader_not_prepared")) {
-      loop(accelerator, data::loader<torch::data::samplers::SequentialSampler>(mapped(), 4));
+      loop(accelerator, data::loader<torch::data::samplers::SequentialSampler>(mapped(), batch_size));
     } else {
-      loop(accelerator, accelerator.prepare(data::loader(mapped(), 4)));
+      loop(accelerator, accelerator.prepare(data::loader(mapped(), batch_size)));
     }
     return 0;
   }
@@ -114,12 +123,17 @@ class Program {
   void loop(const Accelerator& accelerator, Loader loader) {
     Net net;
     net->is_plain = has("plain");
+    net->is_tied = has("ties");
+    if (has("ties")) net->register_module("twin", net->head);
     torch::nn::Linear extra(4, 4);
     if (has("sync_batch_norm")) parallel::convert_sync_batchnorm(*net, accelerator.group());
     auto parameters = net->parameters();
     if (has("module_not_prepared")) {
       for (const auto& parameter : extra->parameters()) parameters.push_back(parameter);
     }
+    add_hooks(accelerator, *net);
+    torch::optim::SGD second(net->head->parameters(), 0.1);
+    if (has("second_not_prepared")) parameters = net->conv->parameters();
     const double rate = has("scales_rate") ? 0.1 * accelerator.num_processes() : 0.1;
     torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(rate).momentum(0.9));
     auto model = accelerator.prepare(net);
@@ -137,14 +151,20 @@ class Program {
         if (has("branches") && accelerator.is_main_process()) output = output * 2;
         if (has("draws_on_one") && !accelerator.is_main_process()) output = output * torch::rand({1});
         if (has("module_not_prepared")) output = extra(output);
-        backward(accelerator, loss_of(accelerator, output, batch.target), batch.target);
+        at::Tensor loss = loss_of(accelerator, output, batch.target);
+        // Of value 0, with a gradient.
+        const auto& bias = net->head->bias;
+        if (has("uses_on_one") && accelerator.is_main_process()) loss = loss + (bias - bias.detach()).sum();
+        backward(accelerator, loss, batch.target);
         clip(accelerator, parameters);
+        if (has("second_not_prepared")) second.step();
         if (has("optimizer_not_prepared")) {
           sgd.step();
         } else {
           optimizer.step();
         }
         has("scheduler_not_prepared") ? decay.step() : scheduler.step();
+        if (has("writes_buffers")) net->norm->running_var.mul_(accelerator.num_processes());
         if (has("writes_on_one") && ++step == 2 && !accelerator.is_main_process()) {
           const torch::NoGradGuard no_grad;
           net->head->bias.add_(0.5);
@@ -152,6 +172,17 @@ class Program {
       }
     }
     std::printf("ended by itself\n");
+  }
+
+  void add_hooks(const Accelerator& accelerator, NetImpl& net) const {
+    const auto scales = [](const at::Tensor& parameter, double factor) {
+      parameter.register_hook([factor](const at::Tensor& gradient) { return gradient * factor; });
+    };
+    if (has("hooks_alike")) scales(net.head->bias, 0.5);
+    if (has("hooks_on_one") && !accelerator.is_main_process()) scales(net.head->bias, 0.5);
+    for (const auto& parameter : net.parameters()) {
+      if (has("hooks_divide")) scales(parameter, 1.0 / accelerator.num_processes());
+    }
   }
 
   void backward(const Accelerator& accelerator, const at::Tensor& loss, const at::Tensor& target) const {
@@ -165,6 +196,7 @@ class Program {
   }
 
   void clip(const Accelerator& accelerator, std::vector<at::Tensor> parameters) const {
+    if (has("clips_itself")) torch::nn::utils::clip_grad_norm_(parameters, 0.1);
     if (!accelerator.sync_gradients()) return;
     if (has("clips_a_part")) parameters.resize(parameters.size() / static_cast<size_t>(accelerator.num_processes()));
     accelerator.clip_grad_norm_(parameters, has("clips_a_part") ? 1e3 : 0.5);
@@ -177,17 +209,41 @@ HASTEN_PROCESS_CASE(verified_program) {
   return Program(Environment::current().text("VERIFY_MISTAKE").value_or("")).run();
 }
 
+/// LBFGS computes its loss anew within a step.
+HASTEN_PROCESS_CASE(verified_lbfgs) {
+  torch::manual_seed(5);
+  Accelerator accelerator;
+  Net net;
+  net->is_plain = true;
+  torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(2));
+  auto [model, optimizer, loader] =
+      accelerator.prepare(net, lbfgs, data::loader(data::map(Pictures(false), torch::data::transforms::Stack<>()), 4));
+  for (auto& batch : loader) {
+    optimizer.step([&, &model = model, &optimizer = optimizer] {
+      optimizer.zero_grad();
+      auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+      accelerator.backward(loss);
+      return loss.detach();
+    });
+  }
+  return 0;
+}
+
 using Words = std::vector<std::string>;
 
 std::filesystem::path this_program() {
   return std::filesystem::read_symlink("/proc/self/exe");
 }
 
-test::CommandResult verify(const std::string& mistake, const Words& options = {}) {
+test::CommandResult verify_case(const std::string& name, const std::string& mistake, const Words& options) {
   Words words = {(this_program().parent_path().parent_path() / "bin/hasten").string(), "verify"};
   words.insert(words.end(), options.begin(), options.end());
   words.push_back(this_program().string());
-  return test::run_command(words, {{"HASTEN_TEST_CASE", "verified_program"}, {"VERIFY_MISTAKE", mistake}});
+  return test::run_command(words, {{"HASTEN_TEST_CASE", name}, {"VERIFY_MISTAKE", mistake}});
+}
+
+test::CommandResult verify(const std::string& mistake, const Words& options = {}) {
+  return verify_case("verified_program", mistake, options);
 }
 
 void expect_same(const std::string& program, const Words& options = {}) {
@@ -213,7 +269,18 @@ TEST(Verify, AProgramWithDropoutBatchNormClippingAndSchedulerIsTheSame) {
   expect_same("weighs counts_tokens");
 }
 
+TEST(Verify, TiedParametersAndHooksThatAreAlikeAreTheSame) {
+  expect_same("ties");
+  expect_same("hooks_alike");
+}
+
+TEST(Verify, RunsOfTwoPrecisionsAreTheSameToItsRounding) {
+  expect_same("", {"--precision", "bf16", "--steps", "3"});
+  expect_named("", "differ", "whose rounding may be as large", {"--precision", "bf16", "--tolerance", "1e-6"});
+}
+
 TEST(Verify, ShardedRunsAreTheSame) {
+  expect_same("", {"--stage", "1"});
   expect_same("", {"--stage", "2"});
   expect_same("", {"--stage", "3"});
 }
@@ -229,6 +296,8 @@ TEST(Verify, TheRunEndsByItselfAfterItsSteps) {
 TEST(Verify, MistakesOfSamplesAreNamed) {
   expect_named("loader_not_prepared", "all 2 ranks have the same samples (0, 1, 2, 3)", "the loader was not prepared");
   expect_named("own_order", "rank 1 has samples", "a sampler of the program's own");
+  expect_named("batch_by_processes", "rank 0 has samples", "a batch size made from the number of processes");
+  expect_named("splits", "the dataset gave other values", "random_split with a generator that no seed was given to");
   expect_named("draws_in_dataset", "the dataset gave other values", "data::worker_generator()");
 }
 
@@ -236,12 +305,17 @@ TEST(Verify, MistakesOfLossesAreNamed) {
   expect_named("branches", "the loss of rank 1's batch", "only rank 1 computes it otherwise");
   expect_named("draws_on_one", "the loss of rank 1's batch", "rank 1 has drawn other random numbers");
   expect_named("divides_loss", "the loss of rank 0's batch", "divides the loss by the number of processes");
+  expect_named("second_not_prepared", "the loss of rank 1's batch", "an optimizer that was not prepared");
   expect_named("past_accelerator", "no backward before it went through the Accelerator", "Call accelerator.backward");
 }
 
 TEST(Verify, MistakesOfGradientsAreNamed) {
   expect_named("adds_gradients", "gradients of all 5 parameters are 2.000 times those of one process",
                "a sum over the ranks in the place of a mean");
+  expect_named("hooks_divide", "gradients of all 5 parameters are 0.500 times", "by the number of processes twice");
+  expect_named("hooks_on_one", "gradients of head.bias differ", "with hooks of their own");
+  expect_named("uses_on_one", "gradients of head.bias differ", "on some ranks only");
+  expect_named("clips_itself", "gradients of", "a clip of its own");
   expect_named("in_no_sync", "rank 1 and rank 0 have other gradients of all 5 parameters", "no_sync");
   expect_named("module_not_prepared", "parameter 7 of optimizer 0", "belong to no prepared model");
   expect_named("zeroes_itself", "gradients of", "between the backwards of a window");
@@ -250,11 +324,33 @@ TEST(Verify, MistakesOfGradientsAreNamed) {
 
 TEST(Verify, MistakesOfStepsAreNamed) {
   expect_named("scales_rate", "group 0 lr is 0.2 on 2 processes and 0.1 on one process", "the number of processes");
-  expect_named("scheduler_not_prepared", "group 0 lr is", "a scheduler moves with the number of processes");
+  expect_named("scheduler_not_prepared", "group 0 lr is", "one that was not given to accelerator.prepare");
   expect_named("optimizer_not_prepared", "has stepped no prepared optimizer", "steps unseen");
   expect_named("writes_on_one", "before it rank 1 and rank 0 differ in head.bias", "on some ranks only");
+  expect_named("writes_buffers", "behind it norm.running_var differ", "buffers follow rank 0");
   expect_named("epochs_by_processes", "one process made 10 steps", "depends on the number of processes");
   expect_named("unseeded", "before the first step the runs differ", "AcceleratorOptions::seed");
+}
+
+TEST(Verify, AProgramWithoutAnAcceleratorOrThatFailsIsSaid) {
+  const auto command = (this_program().parent_path().parent_path() / "bin/hasten").string();
+  const auto plain = test::run_command({command, "verify", "/bin/true"}, {});
+  const auto fails = verify("fails_on_several");
+
+  EXPECT_EQ(plain.exit_code, 1);
+  EXPECT_THAT(plain.out, HasSubstr("the run on one process has made no Accelerator"));
+  EXPECT_EQ(fails.exit_code, 1);
+  EXPECT_THAT(fails.err, HasSubstr("no more than one"));
+  EXPECT_THAT(fails.out + fails.err, HasSubstr("the run on 2 processes ended with exit code 1"));
+}
+
+TEST(Verify, AnOptimizerThatComputesItsLossAnewIsComparedWithWhole) {
+  const auto in_turn = verify_case("verified_lbfgs", "", {});
+  const auto whole = verify_case("verified_lbfgs", "", {"--whole", "--steps", "3"});
+
+  EXPECT_EQ(in_turn.exit_code, 2);
+  EXPECT_THAT(in_turn.err, HasSubstr("Use hasten verify --whole"));
+  EXPECT_EQ(whole.exit_code, 0) << whole.out << whole.err;
 }
 
 TEST(Verify, TheGlobalBatchAtOnceShowsMeansOverRanks) {
@@ -263,6 +359,7 @@ TEST(Verify, TheGlobalBatchAtOnceShowsMeansOverRanks) {
   expect_named("plain adds_losses", "the loss is", "the loss is a sum over the batch", {"--whole"});
   expect_named("plain counts_tokens", "the loss is", "{.weight = n}", {"--whole"});
   expect_named("", "the loss is", "convert_sync_batchnorm", {"--whole"});
+  expect_named("sync_batch_norm", "the loss is", "draws random numbers for each batch", {"--whole"});
   expect_named("sync_batch_norm", "the loss of rank 0's batch", "--whole");
 }
 

@@ -101,6 +101,26 @@ TEST(VerifyRuns, ToleranceGrowsByTheRootOfTheStep) {
   EXPECT_EQ(compare_runs(one_process(), earlier).difference, kGradients);
 }
 
+// Parameters differ by little of their change, and the next gradients by more.
+TEST(VerifyRuns, RoundingThatTheOptimizerMakesLargerEndsTheComparison) {
+  const auto drifted = [](double parameters, double gradients) {
+    auto many = two_processes();
+    for (auto* step : steps_of(many, 0)) step->parameters = net(1.01 + parameters);
+    for (auto* step : steps_of(many, 1)) step->gradients = net(0.1 * (1 + gradients));
+    return compare_runs(one_process(), many);
+  };
+
+  EXPECT_TRUE(drifted(4e-5, 2e-3).same());
+  EXPECT_EQ(drifted(4e-5, 6e-2).difference, kGradients);
+  auto one = one_process(), many = two_processes();
+  for (auto* step : steps_of(many, 0)) step->parameters = net(1.011);
+  one.ranks[0].parameters = net(0.5), many.ranks[0].parameters = net(0.5), many.ranks[1].parameters = net(0.5);
+  const auto verdict = compare_runs(one, many);
+  EXPECT_TRUE(verdict.same());
+  EXPECT_EQ(verdict.num_drifted, 2);
+  EXPECT_THAT(verify_text(verdict, one, many), HasSubstr("the 2 behind them are not compared"));
+}
+
 TEST(VerifyRuns, HalfPrecisionOnOneSideHasAWiderTolerance) {
   auto many = two_processes();
   for (auto* step : steps_of(many, 0)) step->gradients = net(0.1 * (1 + 1e-3));
@@ -109,6 +129,11 @@ TEST(VerifyRuns, HalfPrecisionOnOneSideHasAWiderTolerance) {
   for (auto& rank : many.ranks) rank.precision = "bf16";
   EXPECT_TRUE(compare_runs(one_process(), many).same());
   EXPECT_FALSE(compare_runs(one_process(), many, {.tolerance = 1e-4}).same());
+  for (auto* step : steps_of(many, 0)) step->gradients = net(0.1 * (1 + 5e-2));
+  EXPECT_TRUE(compare_runs(one_process(), many).same());
+  auto one = one_process();
+  one.ranks[0].precision = "bf16";
+  EXPECT_EQ(compare_runs(one, many).difference, kGradients) << "one precision on both sides";
   many.ranks[0].steps[0].gradients["conv.bias"] = many.ranks[1].steps[0].gradients["conv.bias"] = digest(0.05, 0.7);
   EXPECT_THAT(compare_runs(one_process(), many).cause, HasSubstr("compute in float32 and bf16"));
 }
@@ -205,6 +230,13 @@ TEST(VerifyRuns, InWholeTheMeanOfTheLossesCounts) {
   EXPECT_THAT(compare_runs(tokens, without).cause, HasSubstr("{.weight = n}"));
 }
 
+TEST(VerifyRuns, InWholeDrawsOfEachBatchAreNoMistake) {
+  auto many = two_processes();
+  for (auto* step : steps_of(many, 0)) step->losses[0].value = 0.9, step->losses[0].drew = true;
+
+  EXPECT_THAT(compare_runs(one_process(true), many).cause, HasSubstr("draws random numbers for each batch"));
+}
+
 TEST(VerifyRuns, GradientsByOneFactorAreNamedByIt) {
   auto twice = two_processes(), half = two_processes();
   for (auto* step : steps_of(twice, 0)) step->gradients = net(0.2);
@@ -241,6 +273,9 @@ TEST(VerifyRuns, GradientsThatAreNothingButRoundingAreLeftOut) {
   }
 
   EXPECT_TRUE(compare_runs(one, many).same());
+  one.ranks[0].steps[0].gradients["conv.bias"] = digest(1e-4);
+  for (auto* step : steps_of(many, 0)) step->gradients["conv.bias"] = digest(1.3e-4, -0.7);
+  EXPECT_TRUE(compare_runs(one, many).same()) << "a bias far below its weight";
 }
 
 TEST(VerifyRuns, GradientsOfRanksThatDifferAreNotExchanged) {
@@ -267,6 +302,33 @@ TEST(VerifyRuns, AZeroGradOfTheProgramsOwnIsSaid) {
   EXPECT_THAT(compare_runs(one, many).cause, HasSubstr("between the backwards of a window"));
 }
 
+TEST(VerifyRuns, ParametersThatChangeInsideAWindowAreSaidBeforeTheirConsequences) {
+  auto one = one_process(), many = two_processes();
+  one.ranks[0].steps[0].wrote = true;
+  many.ranks[1].steps[0].losses[0].value = 0.9;
+
+  const auto verdict = compare_runs(one, many);
+
+  EXPECT_EQ(verdict.difference, kLosses);
+  EXPECT_THAT(verdict.cause, HasSubstr("changes parameters between the backwards of a step"));
+}
+
+TEST(VerifyRuns, GradientsOfBatchNormsAloneAskForSyncBatchNorm) {
+  auto one = one_process(true), many = two_processes();
+  for (auto* run : {&one, &many}) {
+    for (auto& rank : run->ranks) {
+      rank.buffers = {{"norm.running_mean", digest(0.1)}};
+      rank.steps[0].gradients["norm.weight"] = digest(run == &one ? 0.3 : 0.4);
+    }
+  }
+
+  const auto verdict = compare_runs(one, many);
+
+  EXPECT_EQ(verdict.difference, kGradients);
+  EXPECT_THAT(verdict.what, StartsWith("gradients of norm.weight differ"));
+  EXPECT_THAT(verdict.cause, HasSubstr("convert_sync_batchnorm"));
+}
+
 TEST(VerifyRuns, NormsRatesAndSkippedStepsComeBehindGradients) {
   auto one = one_process(), norm = two_processes(), rate = two_processes(), skip = two_processes();
   one.ranks[0].steps[0].norm = 1.0;
@@ -277,6 +339,11 @@ TEST(VerifyRuns, NormsRatesAndSkippedStepsComeBehindGradients) {
   EXPECT_EQ(compare_runs(one, norm).difference, kNorm);
   EXPECT_EQ(compare_runs(one, rate).what, "group 0 lr is 0.2 on 2 processes and 0.1 on one process");
   EXPECT_THAT(compare_runs(one, rate).cause, HasSubstr("the number of processes"));
+  for (auto* step : steps_of(rate, 0)) step->rates["group 0 lr"] = 0.1;
+  for (auto* step : steps_of(rate, 1)) step->rates["group 0 lr"] = 0.1 * std::sqrt(2.0);
+  EXPECT_THAT(compare_runs(one, rate).cause, HasSubstr("scale_lr"));
+  for (auto* step : steps_of(rate, 1)) step->rates["group 0 lr"] = 0.15;
+  EXPECT_THAT(compare_runs(one, rate).cause, HasSubstr("size() of the prepared loader"));
   EXPECT_EQ(compare_runs(one, skip).what, "the step was skipped on 2 processes alone");
 }
 
@@ -322,6 +389,21 @@ TEST(VerifyRuns, StepsWithoutABackwardOfTheAcceleratorsAreSaid) {
   for (auto* step : steps_of(many, 0)) step->losses.clear();
 
   EXPECT_THAT(compare_runs(one, many).cause, HasSubstr("Call accelerator.backward(loss)"));
+}
+
+TEST(VerifyRuns, RunningMeansBehindABiasOfNoiseAreLeftOut) {
+  auto one = one_process(), many = two_processes();
+  for (auto* run : {&one, &many}) {
+    for (auto& rank : run->ranks) rank.steps[0].gradients["conv.bias"] = digest(1e-9);
+  }
+  for (auto* step : steps_of(many, 1)) step->buffers["norm.running_mean"] = digest(0.11);
+  EXPECT_EQ(compare_runs(one, many).difference, kBuffers) << "more than the bias explains";
+  for (auto* step : steps_of(many, 0)) step->parameters["conv.bias"] = digest(0.6, 0.2);
+  EXPECT_TRUE(compare_runs(one, many).same());
+
+  for (auto& rank : one.ranks) rank.steps[1].buffers["norm.running_var"] = digest(1.0);
+  for (auto* step : steps_of(many, 1)) step->buffers["norm.running_var"] = digest(1.1);
+  EXPECT_THAT(compare_runs(one, many).what, StartsWith("behind it norm.running_var differ"));
 }
 
 TEST(VerifyRuns, BuffersComeLast) {
@@ -378,7 +460,7 @@ TEST(VerifyRecord, LinesOfRanksAreReadAndHalfALineIsLeftOut) {
       R"("parameters":{"w":[1,2,3,4,5]},"buffers":{},"rank":0})";
   const std::string step =
       R"({"event":"step","step":0,"optimizer":0,"batches":[{"share":1,"prepared":true,"positions":[3,4],"bytes":"a"}],)"
-      R"("losses":[{"share":1,"value":0.5,"generator":"c","weight":8}],"gradients":{"w":[1,1,1,1,1]},"changed":false,)"
+      R"("losses":[{"share":1,"value":0.5,"generator":"c","drew":true,"weight":8}],"gradients":{"w":[1,1,1,1,1]},"changed":false,"wrote":false,)"
       R"("scale":1,"skipped":false,"rates":{"group 0 lr":0.1},"norm":2,"before":{},"parameters":{},"buffers":{},"rank":0})";
 
   const auto run = read_verify_run(std::string(kOpen) + "\n" + start + "\n" + step + "\n" + step.substr(0, 40), "r");

@@ -32,6 +32,7 @@ struct VerifyLoss {
   std::optional<double> value = {};
   std::optional<double> weight = {};
   std::string generator = {};  ///< a hash of its state before the backward
+  bool drew = false;           ///< numbers were drawn since the batch came
 };
 
 /// A step of an optimizer, and what came before it since the last one.
@@ -45,6 +46,8 @@ struct VerifyStep {
   VerifyDigests buffers = {};
   /// Something of the program changed gradients between the backwards of the window.
   bool changed = false;
+  /// Parameters changed between the backwards of the window.
+  bool wrote = false;
   std::optional<double> norm = {};
   double scale = 1;
   bool skipped = false;

@@ -35,6 +35,8 @@ struct VerifyVerdict {
   std::string cause = {};
   /// Steps that were compared, and the largest relative differences in them.
   int64_t num_steps = 0;
+  /// Steps behind those that were not compared: rounding, which the optimizer makes larger, would hide a mistake.
+  int64_t num_drifted = 0;
   double losses = 0, gradients = 0, parameters = 0;
 
   bool same() const noexcept { return difference == VerifyDifference::kNone; }

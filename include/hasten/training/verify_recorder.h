@@ -20,6 +20,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/value.h"
 #include "hasten/training/backward_observers.h"
+#include "hasten/training/counted_optimizer.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/step_policy.h"
 #include "hasten/training/tensor_digest.h"
@@ -144,6 +145,7 @@ class VerifyRecorder : public StepPolicy, public BackwardObserver {
   void seed(uint64_t number, uint64_t share);
   core::Value digests(const std::vector<VerifyTensor>& tensors) const;
   core::Value gradient_digests() const;
+  int64_t number_of(const torch::optim::Optimizer& optimizer, bool counts);
   core::Value rates_of(const torch::optim::Optimizer& optimizer) const;
   [[noreturn]] void end_process();
 
@@ -156,11 +158,14 @@ class VerifyRecorder : public StepPolicy, public BackwardObserver {
   bool started_ = false;
   bool outer_ends_window_ = true;
   bool stepped_in_batch_ = false;
+  /// Hash of the generator's state behind its seeding; empty before.
+  std::optional<uint64_t> seeded_ = {};
   std::vector<uint64_t> num_batches_ = {};
   uint64_t num_passes_ = 0;
   int64_t num_steps_ = 0;
-  const torch::optim::Optimizer* counted_ = nullptr;
-  std::vector<const torch::optim::Optimizer*> optimizers_ = {};
+  CountedOptimizer counted_ = {};
+  /// Those that do not count.
+  std::vector<const torch::optim::Optimizer*> others_ = {};
   // Of the step under way.
   core::Value batches_ = core::Value::list();
   core::Value losses_ = core::Value::list();
@@ -169,6 +174,7 @@ class VerifyRecorder : public StepPolicy, public BackwardObserver {
   std::optional<double> norm_ = {};
   std::optional<core::Value> held_ = {};
   bool changed_ = false;
+  bool wrote_ = false;
 };
 
 /// The recorder of this process. Returns null if HASTEN_VERIFY is not set, which costs one load.
