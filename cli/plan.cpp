@@ -1,6 +1,7 @@
 // `hasten plan`: memory, bytes and step time of layouts before they run; memory of sharding.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "commands.h"
@@ -76,6 +77,10 @@ int plan_measure(const CommandLine& line) {
   std::vector<std::string> words = {"--no_python"};
   if (line.has("num_processes")) words.insert(words.end(), {"--num_processes", line.text("num_processes")});
   const std::string output = line.has("output") ? line.text("output") : "measured.json";
+  // Said now, not behind the measurements.
+  if (!std::ofstream(output, std::ios::app)) {
+    throw UsageError({"plan"}, "'", output, "' cannot be written. Give -o a file in a folder that is there.");
+  }
   words.insert(words.end(), {self_test_program("plan"), "--measure", std::filesystem::absolute(output).string()});
   return launch(words);
 }

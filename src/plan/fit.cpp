@@ -80,7 +80,7 @@ TransferFit fit_transfers(const std::vector<TransferPoint>& points) {
   for (size_t i = 0; i < points.size(); ++i) {
     const double error = std::abs(seconds_a_byte * rows[i][0] + latency * rows[i][1] - 1);
     fit.residual = std::max(fit.residual, error);
-    if (error > kMissed) fit.missed.push_back(text(points[i].bytes, " bytes: ", percent_of(error)));
+    if (error > kMissed) fit.missed.push_back(text(std::llround(points[i].bytes), " bytes: ", percent_of(error)));
   }
   return fit;
 }
