@@ -38,7 +38,7 @@ class VerifiedExample : public testing::InFolder, public ::testing::WithParamInt
 TEST_P(VerifiedExample, TrainsOnSeveralProcessesAsOnOne) {
   const std::string name = GetParam();
   Words words = {name};
-  if (name == "resume") words.emplace_back("go_on");
+  if (name == "resume") words.emplace_back("stop");
   words.push_back(folder_);  // for those that write files
 
   for (const Words& options : kLayouts) expect_same(options, "all_by_feature", words);
