@@ -20,7 +20,9 @@
 #include "hasten/files/base/box.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/layout/layout.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
@@ -101,9 +103,18 @@ std::map<std::string, parallel::ShardedStatePiece> value_parts(const RunParts& r
   return parts;
 }
 
+// The ranks of the first copy of a model.
+bool is_first_copy(const RunParts& run) {
+  return run.layout == nullptr || (run.layout->data().rank() == 0 && run.layout->tensor().rank() == 0);
+}
+
 void capture_model(const RunParts& run, const ModelEntry& model, int writer, bool apart, Capture& out) {
-  std::unordered_map<std::string, at::Tensor> parameters;
+  std::unordered_map<std::string, at::Tensor> parameters, buffers;
   for (const auto& item : model.module->named_parameters()) parameters.emplace(item.key(), item.value());
+  const auto* const stages = parallel::stages_of(*model.module);
+  if (stages != nullptr) {
+    for (const auto& item : model.module->named_buffers()) buffers.emplace(item.key(), item.value());
+  }
   std::map<SameMemory, std::string> seen;
   std::map<const c10::StorageImpl*, std::string> seen_parts;
   std::map<const c10::TensorImpl*, std::string> seen_cut;
@@ -120,17 +131,19 @@ void capture_model(const RunParts& run, const ModelEntry& model, int writer, boo
       continue;
     }
     if (const auto cut = parameters.find(name);
-        cut != parameters.end() && parallel::placed_by(cut->second) && tensor.sizes() == cut->second.sizes()) {
+        cut != parameters.end() && is_part(cut->second) && tensor.sizes() == cut->second.sizes()) {
       const auto [found, is_new] = seen_cut.emplace(cut->second.unsafeGetTensorImpl(), full);
       if (!is_new) {
         out.tied.emplace_back(full, found->second);
         continue;
       }
+      if (!parallel::counts_on_this_stage(cut->second)) continue;
       PieceInfo piece{{full, file_dtype(tensor.scalar_type()), parallel::whole_sizes(cut->second)},
                       model_kind(model.index)};
       piece.box = files::whole_box(piece.info.shape);
+      if (parallel::staged_by(cut->second) != nullptr) piece.rank = writer;
       out.add(std::move(piece), tensor);
-      out.cut.emplace(full, cut->second);
+      if (parallel::placed_by(cut->second) != nullptr) out.cut.emplace(full, cut->second);
       continue;
     }
     if (tensor.numel() > 0) {
@@ -140,6 +153,11 @@ void capture_model(const RunParts& run, const ModelEntry& model, int writer, boo
         out.tied.emplace_back(full, found->second);
         continue;
       }
+    }
+    if (const auto buffer = buffers.find(name); buffer != buffers.end()) {
+      if (stages->is_first_holder(buffer->second) && is_first_copy(run))
+        out.add(whole_piece(full, tensor, model_kind(model.index), writer), tensor);
+      continue;
     }
     const bool is_equal = parameters.count(name) > 0 && !apart;
     if (!is_equal && writer != 0) continue;
@@ -204,6 +222,9 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
     return;
   }
   const bool is_split = run.sharding != nullptr && run.sharding->steps(optimizer);
+  const auto modules = run.models->modules();
+  const bool has_stages =
+      std::any_of(modules.begin(), modules.end(), [](const auto* module) { return parallel::has_stages(*module); });
   const int shared_rank = apart ? 0 : kEveryRank;
   const auto state = optimizer_state(optimizer, name_of);
   std::unordered_map<std::string, at::Tensor> parameters;
@@ -214,11 +235,12 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
   for (const auto& [parameter, slots] : state.state) {
     const auto own = is_split ? run.sharding->stepped_interval(optimizer, parameters.at(parameter)) : std::nullopt;
     const at::Tensor& of = parameters.at(parameter);
+    if (!parallel::counts_on_this_stage(of)) continue;
     if (own && (own->size() == 0 || run.sharding->is_copy() || !counts_for(run, of))) continue;  // another rank's
     const bool is_cut = parallel::placed_by(of) != nullptr;
     auto split = training::split_tensors(training::State(slots));
     skeletons.emplace_back(parameter, std::move(split.value));
-    const int rank = own ? writer : shared_rank;
+    const int rank = own || parallel::staged_by(of) != nullptr ? writer : shared_rank;
     if (rank == 0 && writer != 0) continue;
     for (const auto& [path, tensor] : split.tensors) {
       const std::string full = state_name("optimizer", name, parameter + "." + path);
@@ -233,8 +255,9 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
     }
   }
   out.parts["optimizers"][name] = Value::map({{"type", state.type}, {"groups", groups_value(state)}});
-  auto& where = is_split && writer != 0 ? out.own_parts : out.parts;
-  where["optimizer_states"][name] = compact(skeletons, is_split && writer != 0);
+  const bool is_own = (is_split || has_stages) && writer != 0;
+  auto& where = is_own ? out.own_parts : out.parts;
+  where["optimizer_states"][name] = compact(skeletons, is_own);
 }
 
 // State trees: values in the manifest, tensors of the first writer.
@@ -268,7 +291,7 @@ void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& model
   for (const auto& model : models) {
     for (const auto& item : model.module->named_parameters()) {
       const at::Tensor gradient = item.value().grad();
-      if (!gradient.defined() || gradient.is_sparse()) continue;
+      if (!gradient.defined() || gradient.is_sparse() || !parallel::counts_on_this_stage(item.value())) continue;
       const std::string name = text("gradient.", stream, '.', manifest_name(model.index, item.key()));
       add_box(name, item.value(), gradient, files::whole_box(gradient.sizes()), "gradient", writer, out);
     }
@@ -309,6 +332,10 @@ std::string part_name(StateKind kind) {
 
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {
   return path.empty() ? kind + "." + object : kind + "." + object + "." + path;
+}
+
+std::string stage_random_name(int64_t stream, int stage_rank, size_t model) {
+  return text("random.", stream, ".stage", stage_rank, '.', model);
 }
 
 std::vector<ModelEntry> models_of(const RunParts& run) {
@@ -357,6 +384,14 @@ Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models
     for (size_t i = 0; i < random.cuda.size(); ++i) {
       out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", writer), random.cuda[i]);
     }
+  }
+  for (const auto& model : models) {
+    const auto* const stages = parallel::stages_of(*model.module);
+    if (stages == nullptr || (run.layout != nullptr && run.layout->tensor().rank() != 0)) continue;
+    const at::Tensor state = stages->random_state();
+    out.add(
+        whole_piece(stage_random_name(stream_of(run), stages->group().rank(), model.index), state, "random", writer),
+        state);
   }
   if (num_streams(run) != run.process.world_size()) out.parts["num_streams"] = num_streams(run);
   capture_gradients(run, models, writer, out);

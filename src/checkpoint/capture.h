@@ -53,6 +53,9 @@ std::string part_name(training::StateKind kind);
 /// "optimizer.0.weight.exp_avg"
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
 
+/// Returns the name of the generator's state of a pipeline's rank.
+std::string stage_random_name(int64_t stream, int stage_rank, size_t model);
+
 /// Returns a state that is not stored slot by slot: libtorch's archive of the optimizer in bytes.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer);
 void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes);

@@ -20,6 +20,7 @@
 #include "hasten/files/folders/manifest.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 
@@ -146,6 +147,7 @@ class HastenRun : public SavedRun {
     const int64_t stream = stream_of(own.run), count = num_streams(own.run), saved = num_saved_streams();
     for (const auto& model : models) {
       for (auto& item : model.module->named_parameters()) {
+        if (parallel::is_elsewhere(item.value())) continue;
         const auto name = [&](int64_t of) {
           return text("gradient.", of, '.', manifest_name(model.index, item.key()));
         };
@@ -187,6 +189,12 @@ class HastenRun : public SavedRun {
 
   void load_random(Checkpoints::Impl& own) const override {
     const int64_t stream = stream_of(own.run), saved = num_saved_streams();
+    for (const auto& model : models_of(own.run)) {
+      auto* const stages = parallel::stages_of(*model.module);
+      if (stages == nullptr) continue;
+      const std::string name = stage_random_name(stream, stages->group().rank(), model.index);
+      if (source_->contains(name)) stages->set_random_state(read_tensor(*source_, name));
+    }
     if (stream < saved) return restore(stream);
     if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first))
       return restore(0);
@@ -276,6 +284,7 @@ class HastenRun : public SavedRun {
         Owned owned;
         const auto found = here.find(parameter);
         if (found != here.end()) owned.parameter = found->second;
+        if (found != here.end() && parallel::is_elsewhere(owned.parameter)) continue;
         if (found != here.end() && is_split)
           owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
         if (owned.interval && owned.interval->size() == 0) continue;  // another rank's

@@ -15,7 +15,6 @@
 #include "hasten/files/folders/retention.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/verify_recorder.h"
@@ -143,17 +142,7 @@ Checkpoints::Checkpoints(RunParts parts, ProjectConfiguration project)
 
 Checkpoints::~Checkpoints() = default;
 
-void refuse_stages(const RunParts& run, const char* what) {
-  for (const auto* module : run.models->modules()) {
-    if (!parallel::has_stages(*module)) continue;
-    throw UsageError(Origin{"checkpoint", run.process.rank(), run.process.world_size()}, what,
-                     " of a model on several stages (pp) is not there yet. Save its weights with save_model, and load "
-                     "them before prepare.");
-  }
-}
-
 Save Checkpoints::save_state(const std::string& path, const SaveOptions& options) {
-  refuse_stages(impl_->run, "save_state");
   const flight::PhaseScope phase("checkpoint");
   // A run of hasten verify leaves the program's checkpoints alone.
   const auto* recorder = training::verify_recorder();

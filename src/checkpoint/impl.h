@@ -22,9 +22,6 @@
 
 namespace hasten::checkpoint {
 
-/// Throws: UsageError naming `what` if a model lies on several stages of a pipeline.
-void refuse_stages(const RunParts& run, const char* what);
-
 /// Counts the steps of each optimizer that were made.
 class StepCounter : public training::StepPolicy {
  public:

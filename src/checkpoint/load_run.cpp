@@ -24,6 +24,7 @@
 #include "hasten/flight/recorder.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
@@ -227,6 +228,7 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
     for (const auto& model : weights_) {
       for (const auto& [index, name] : model.match.pairs) {
         const at::Tensor& target = model.wanted[index].tensor;
+        if (parallel::is_elsewhere(target)) continue;
         if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
           reader->into([target, sharding = own.run.sharding](
                            const at::Tensor& value) { sharding->set_value(target, parallel::part_as(target, value)); },
@@ -242,7 +244,10 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
   std::string digest;
   for (const auto& model : weights_) {
     auto& source = sources_.emplace_back(*model.source);
-    for (const auto& [index, name] : model.match.pairs) source.into(model.wanted[index].tensor, name, through_copy_);
+    for (const auto& [index, name] : model.match.pairs) {
+      const at::Tensor& target = model.wanted[index].tensor;
+      if (!parallel::is_elsewhere(target)) source.into(target, name, through_copy_);
+    }
     digest += source.shared_digest();
   }
   return digest;
@@ -263,6 +268,13 @@ void LoadTarget::read(const comm::Group* share, Loaded& loaded) {
   if (error) std::rethrow_exception(error);
 }
 
+// A stage that takes a parameter up later would have no state for it.
+void LoadTarget::note_optimizer_state() {
+  for (const auto& model : models_) {
+    if (auto* const stages = parallel::stages_of(*model.module)) stages->note_step();
+  }
+}
+
 void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options) {
   const auto name_of_parameter = manifest_names(own.run);
   saved.load_masters(own, models_);
@@ -275,6 +287,7 @@ void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const Load
       if (kind == StateKind::kOptimizer && !object.state) {
         auto& optimizer = *static_cast<torch::optim::Optimizer*>(object.object.get());
         saved.load_optimizer(own, object.name, optimizer, name_of_parameter);
+        note_optimizer_state();
       } else {
         saved.load_object(own, object);
       }
@@ -370,7 +383,6 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
 
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
   const comm::Purpose purpose("load_state");
-  refuse_stages(impl_->run, "load_state");
   const flight::PhaseScope phase("checkpoint");
   impl_->settle_current();
   if (path.empty()) return *load_newest(*impl_, {}, true, options);
@@ -379,7 +391,6 @@ Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& optio
 
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
   const comm::Purpose purpose("resume");
-  refuse_stages(impl_->run, "resume");
   const flight::PhaseScope phase("checkpoint");
   impl_->settle_current();
   return load_newest(*impl_, options.step, false, options.load);

@@ -82,6 +82,7 @@ class LoadTarget {
     files::TensorSourcePtr source;
   };
   void check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved);
+  void note_optimizer_state();
   std::vector<ModelEntry> models_;
   std::vector<Weights> weights_ = {};
   // Reads a saved state with a manifest of ours, which owns it; null where `sources_` read.

@@ -23,6 +23,7 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/units/device_writes.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -94,7 +95,7 @@ std::vector<WantedTensor> wanted_of(const torch::nn::Module& module, const std::
 
 // Floating parameters and buffers take the dtype; their identity stays.
 void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::vector<std::string>& exclude) {
-  if (parallel::has_parts(module)) {
+  if (parallel::has_parts(module) || parallel::has_stages(module)) {
     throw UsageError(Origin{"checkpoint"},
                      "LoadWeightsOptions::dtype of a model that is cut over ranks: its parameters "
                      "would no longer be known as parts. Convert the model before prepare.");
@@ -210,7 +211,9 @@ void read_by(offload::DeviceWrites& writes, const at::Tensor& target, const file
 void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& match, const files::TensorSource& source,
                    const comm::Group& share) {
   SourceReader reader(source);
-  for (const auto& [index, name] : match.pairs) reader.into(wanted[index].tensor, name, /*through_copy=*/false);
+  for (const auto& [index, name] : match.pairs) {
+    if (!parallel::is_elsewhere(wanted[index].tensor)) reader.into(wanted[index].tensor, name, /*through_copy=*/false);
+  }
   const comm::Purpose purpose("load_weights");
   const auto digests = comm::gather_object(share, reader.shared_digest());
   const bool alike = std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; });
@@ -236,7 +239,9 @@ WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource&
     read_together(now, match, source, *options.share);
   } else {
     offload::DeviceWrites writes;
-    for (const auto& [index, name] : match.pairs) read_by(writes, now[index].tensor, source, name);
+    for (const auto& [index, name] : match.pairs) {
+      if (!parallel::is_elsewhere(now[index].tensor)) read_by(writes, now[index].tensor, source, name);
+    }
     writes.finish();
   }
   return {match.missing, match.unexpected, source.remarks()};

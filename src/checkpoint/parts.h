@@ -14,15 +14,20 @@
 
 namespace hasten::checkpoint {
 
-/// Returns a module's state_dict in which a cut parameter is the parameter itself, so this rank's part.
+/// Returns a module's state_dict in which a parameter that is cut or on a stage is the parameter itself, so this rank's
+/// part.
 /// Collective: no. Blocks: no. Throws: nothing.
 StateDict parts_dict(const torch::nn::Module& module, const std::vector<std::string>& exclude = {});
 
-/// True if a model of the run is cut over ranks. Collective: no. Blocks: no. Throws: nothing.
+/// True if a model of the run is cut over ranks or on stages. Collective: no. Blocks: no. Throws: nothing.
 bool has_parts(const RunParts& run);
 
-/// True if this rank counts for a parameter: it holds a part, or is the first of the ranks that hold it whole. Ranks of
-/// one model may have slices of different bounds of a whole parameter. Collective: no. Blocks: no. Throws: nothing.
+/// True if a parameter is cut over ranks or on a stage. Collective: no. Blocks: no. Throws: nothing.
+bool is_part(const at::Tensor& parameter);
+
+/// True if this rank counts for a parameter: it holds a part, or is the first of the ranks that hold it whole. Only
+/// ranks of the parameter's first stage count. Ranks of one model may have slices of different bounds of a whole
+/// parameter. Collective: no. Blocks: no. Throws: nothing.
 bool counts_for(const RunParts& run, const at::Tensor& parameter);
 
 /// The number of this rank's random stream, which the ranks of a model share, and how many there are.
@@ -31,8 +36,8 @@ int num_streams(const RunParts& run);
 /// The first of the ranks that share this rank's stream.
 int first_rank_of_stream(const RunParts& run);
 
-/// Makes tensors of whole parameters' sizes those of the parts that `places` hold, or the opposite.
-/// Collective: gather, over the ranks of the cuts. Blocks: then. Throws: CommError.
+/// Makes tensors of whole parameters' sizes those of the parts that `places` hold, without those of other stages, or
+/// the opposite. Collective: gather, over the ranks of the cuts and stages. Blocks: then. Throws: CommError.
 void cut_state(OptimizerState& state, const std::vector<Place>& places);
 void gather_state(OptimizerState& state, const std::vector<Place>& places);
 

@@ -21,7 +21,6 @@
 #include "hasten/files/folders/retention.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::checkpoint {
@@ -253,7 +252,7 @@ std::vector<ModelEntry> models_to_save(const Checkpoints::Impl& own, const std::
     }
     model.weights = parts_dict(*model.module);
     for (const auto& [name, tensor] : StateDict(model.weights)) {
-      if (parallel::placed_by(tensor) == nullptr) continue;
+      if (!is_part(tensor)) continue;
       const interception::PassScope pass;
       model.weights.set(name, tensor.detach());
     }

@@ -31,11 +31,14 @@ bool is_excluded(const std::string& name, const StateDictOptions& options) {
                      [&](const std::string& pattern) { return matches_pattern(name, pattern); });
 }
 
-// Whole values of cut parameters, so that tied ones stay one tensor.
-using Gathered = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+// Whole values of cut parameters, so that tied ones stay one tensor; and where buffers lie.
+struct Gathered {
+  const parallel::StagedParameters* stages = nullptr;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> values = {};
+};
 
 at::Tensor whole_of(const at::Tensor& parameter, Gathered& gathered) {
-  at::Tensor& whole = gathered[parameter.unsafeGetTensorImpl()];
+  at::Tensor& whole = gathered.values[parameter.unsafeGetTensorImpl()];
   if (!whole.defined()) whole = parallel::gather_parameter(parameter);
   return whole;
 }
@@ -53,7 +56,10 @@ void collect(const torch::nn::Module& module, const std::string& path, const Sta
     keep(item.key(), is_part && !options.keep_vars ? whole_of(item.value(), gathered) : item.value());
   }
   for (const auto& item : module.named_buffers(false)) {
-    if (!is_excluded(path + item.key(), options)) keep(item.key(), item.value());
+    if (is_excluded(path + item.key(), options)) continue;
+    // Running statistics are those of the stage that computes them.
+    const bool is_staged = gathered.stages != nullptr && !options.keep_vars && item.value().defined();
+    keep(item.key(), is_staged ? gathered.stages->from_holder(item.value(), item.value()) : item.value());
   }
   for (const auto& child : module.named_children()) {
     collect(*child.value(), path + child.key() + ".", options, gathered, out);
@@ -91,7 +97,7 @@ std::vector<std::string> StateDict::names() const {
 
 StateDict state_dict(const torch::nn::Module& module, const StateDictOptions& options) {
   StateDict out;
-  Gathered gathered;
+  Gathered gathered{parallel::stages_of(module)};
   collect(module, "", options, gathered, out);
   return out;
 }

@@ -128,10 +128,6 @@ TEST(Pipelines, RefuseWhatDoesNotFit) {
     })[0];
   };
   const AcceleratorOptions stages{.parallel = {.pp = 2}};
-  EXPECT_THAT(words(stages, [](const auto& accelerator, auto&) { accelerator.save_state("/tmp/never"); }),
-              HasSubstr("save_state of a model on several stages"));
-  EXPECT_THAT(words(stages, [](const auto& accelerator, auto&) { accelerator.load_state("/tmp/never"); }),
-              HasSubstr("load_state of a model on several stages"));
   EXPECT_THAT(words(stages,
                     [](const auto&, auto& model) {
                       (void)model(at::zeros({1, 4}, at::TensorOptions(at::kLong)), at::Tensor(), nullptr);

@@ -36,7 +36,7 @@ models::Gpt2Config small_config() {
   config.vocab_size = 97;
   config.n_positions = 16;
   config.n_embd = 16;
-  config.n_layer = 1;
+  config.n_layer = 2;
   config.n_head = 4;
   return config;
 }
@@ -72,19 +72,28 @@ struct CutRun {
     return options;
   }
 
-  at::Tensor loss_of(int step) {
+  // Stages are outermost, and ranks of tp innermost.
+  at::Tensor samples_of(int step) const {
     const auto samples = (at::arange(4 * 8).view({4, 8}) * (7 + step) + step).remainder(97);
     const auto& parallel = accelerator.options().parallel;
-    const int models = std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp));
-    const int64_t rows = 4 / models, first = rows * (accelerator.process().rank() / (parallel.tp * parallel.cp));
-    const at::Tensor ids = samples.narrow(0, first, rows);
-    const at::Tensor logits = model(ids, at::Tensor(), nullptr);
-    return testing::language_loss(logits, ids.roll(-1, 1));
+    const int models = std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp * parallel.pp));
+    const int64_t rows = 4 / models;
+    return samples.narrow(0, rows * (accelerator.process().rank() / (parallel.tp * parallel.cp) % models), rows);
+  }
+  void backward(int step) {
+    const auto loss = [&](const at::Tensor& ids) {
+      return testing::language_loss(model(ids, at::Tensor(), nullptr), ids.roll(-1, 1));
+    };
+    if (accelerator.options().parallel.pp > 1) {
+      accelerator.forward_backward(samples_of(step), loss);
+    } else {
+      accelerator.backward(loss(samples_of(step)));
+    }
   }
   void train(int first, int count) {
     for (int step = first; step < first + count; ++step) {
       optimizer.zero_grad();
-      accelerator.backward(loss_of(step));
+      backward(step);
       optimizer.step();
     }
   }
@@ -125,7 +134,11 @@ std::vector<Place> places() {
           {"tp2", 2, {.tp = 2}},
           {"tp4", 4, {.tp = 4}},
           {"dp2tp2", 4, {.dp_replicate = 2, .tp = 2}},
-          {"zero2tp2", 4, {.dp_shard = 2, .tp = 2}}};
+          {"zero2tp2", 4, {.dp_shard = 2, .tp = 2}},
+          {"pp2", 2, {.pp = 2}},
+          {"pp2tp2", 4, {.tp = 2, .pp = 2}},
+          {"dp2pp2", 4, {.dp_replicate = 2, .pp = 2}},
+          {"zero2pp2", 4, {.dp_shard = 2, .pp = 2}}};
 }
 
 // Trains two steps in each layout, saves, and goes on for two more in each other one.
@@ -201,7 +214,7 @@ TEST_F(CutModels, SaveModelWritesTheBytesOfOneProcess) {
 }
 
 TEST_F(CutModels, InAcceleratesFormGoOnInAnyLayout) {
-  const std::vector<Place> some = {places()[0], places()[2], places()[5]};
+  const std::vector<Place> some = {places()[0], places()[2], places()[5], places()[7], places()[9]};
   Weights ended;
   for (const auto& from : some) {
     run_ranks(from.world, [&](process::Process& process) {
@@ -232,12 +245,12 @@ TEST_F(CutModels, AnOpenWindowGoesOnInAnotherLayout) {
   const AcceleratorOptions two_steps{.gradient_accumulation_steps = 2};
   const auto half = [](CutRun& run, int step) {
     const auto scope = run.accelerator.accumulate(run.model);
-    run.accelerator.backward(run.loss_of(step));
+    run.backward(step);
     run.optimizer.step();
     run.optimizer.zero_grad();
   };
   Weights ended;
-  const std::vector<Place> some = {places()[0], places()[2], places()[4]};
+  const std::vector<Place> some = {places()[0], places()[2], places()[4], places()[7], places()[8]};
   for (const auto& from : some) {
     run_ranks(from.world, [&](process::Process& process) {
       CutRun run(process, from.parallel, 3, two_steps);
@@ -302,6 +315,85 @@ TEST_F(CutModels, CheckReplicasNamesTheCopyThatDiffers) {
   });
 
   EXPECT_THAT(words[0], HasSubstr("'transformer.h.0.mlp.c_fc.weight' is another on each side of ranks 0, 1, 2, 3"));
+}
+
+// Dropout draws on each stage; statistics of batches are computed on the second.
+struct NormedNetImpl : torch::nn::Module {
+  NormedNetImpl() {
+    for (int i = 0; i < 4; ++i) {
+      layers->push_back(torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5),
+                                              torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(8)),
+                                              torch::nn::ReLU()));
+    }
+    register_module("layers", layers);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& layer : *layers) x = layer->as<torch::nn::SequentialImpl>()->forward(x);
+    return x;
+  }
+  torch::nn::ModuleList layers;
+};
+
+// A loop over such a net on two stages.
+struct NormedRun {
+  explicit NormedRun(process::Process& process, uint64_t seed)
+      : accelerator(process, CutRun::with({.seed = seed}, {.pp = 2, .microbatches = 2})),
+        net(std::make_shared<NormedNetImpl>()),
+        adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(adamw)) {}
+  void train(int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor batch = at::arange(64).view({8, 8}).mul(step + 1).remainder(7).to(at::kFloat);
+      accelerator.forward_backward(batch, [&](const at::Tensor& x) { return model(x).pow(2).mean(); });
+      optimizer.step();
+    }
+  }
+  Accelerator accelerator;
+  std::shared_ptr<NormedNetImpl> net;
+  torch::optim::AdamW adamw;
+  parallel::PreparedModel<std::shared_ptr<NormedNetImpl>> model;
+  optim::PreparedOptimizer<torch::optim::AdamW> optimizer;
+};
+
+Weights state_of(NormedRun& run) {
+  Weights all;
+  for (const auto& [name, tensor] : run.accelerator.get_state_dict(run.model)) all[name] = tensor.clone();
+  return all;
+}
+
+HASTEN_PROCESS_CASE(cut_models_stages) {
+  process::Process process({.cpu = true});
+  const char* folder = std::getenv("CUT_FOLDER");
+  NormedRun run(process, 5);
+  run.train(0, 2);
+  run.accelerator.save_state(std::string(folder) + "/run");
+  run.accelerator.save_model(run.model, std::string(folder) + "/model");
+  const auto saved = state_of(run);
+  run.train(2, 2);
+  const auto ended = state_of(run);
+  run.accelerator.load_state(std::string(folder) + "/run");
+  expect_equal(state_of(run), saved, 0, "loaded");
+  run.train(2, 2);
+  expect_equal(state_of(run), ended, 0, "resumed");
+  if (process.rank() == 0) {
+    const auto file = files::open_source(std::string(folder) + "/model/model.safetensors");
+    const auto state = files::open_source(std::string(folder) + "/run");
+    for (const auto& [name, value] : saved) {
+      EXPECT_TRUE(checkpoint::read_tensor(*file, name).equal(value)) << name;
+      EXPECT_TRUE(checkpoint::read_tensor(*state, name).equal(value)) << name;
+    }
+    EXPECT_GT(saved.at("layers.3.2.running_var").sub(1).abs().max().item<double>(), 1e-3);
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+// The last stage's statistics are in the file, and each stage draws on from where it was.
+TEST_F(CutModels, OnStagesKeepStatisticsAndRandomStreamsOfEachStage) {
+  for (const auto& result :
+       testing::run_processes(2, "cut_models_stages", {{"CUT_FOLDER", path("")}, {"OMP_NUM_THREADS", "1"}}))
+    EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 std::string variable(const char* name) {

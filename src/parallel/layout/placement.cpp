@@ -28,6 +28,7 @@ bool has_parts(const torch::nn::Module& module) {
 }
 
 std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
+  if (const auto* const staged = staged_by(parameter)) return staged->whole_sizes(parameter);
   const auto* const placed = placed_by(parameter);
   return placed == nullptr ? parameter.sizes().vec() : placed->placement(parameter)->sizes;
 }

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hasten::parallel::pipeline {
@@ -37,9 +38,15 @@ StagedParameter* StageAxis::find(const at::Tensor& parameter) noexcept {
   return found == parameters_.end() ? nullptr : &found->second;
 }
 
-bool StageAxis::is_first_holder(const at::Tensor& parameter) const noexcept {
+int StageAxis::first_holder(const at::Tensor& tensor) const noexcept {
+  if (const auto* const record = const_cast<StageAxis*>(this)->find(tensor)) return rank_of(record->first_stage());
+  return is_buffer(tensor) ? rank_of(stage_of_buffer(tensor)) : -1;
+}
+
+bool StageAxis::holds(const at::Tensor& parameter) const noexcept {
   const auto* const record = const_cast<StageAxis*>(this)->find(parameter);
-  return record == nullptr || has(record->first_stage());
+  if (record == nullptr) return true;
+  return std::any_of(record->stages.begin(), record->stages.end(), [this](int stage) { return has(stage); });
 }
 
 std::vector<int64_t> StageAxis::whole_sizes(const at::Tensor& parameter) const {
@@ -51,6 +58,7 @@ at::Tensor StageAxis::from_holder(const at::Tensor& parameter, const at::Tensor&
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
   const auto* const record = const_cast<StageAxis*>(this)->find(parameter);
+  if (record == nullptr && !is_buffer(parameter)) return mine.detach();
   const int stage = record != nullptr ? record->first_stage() : stage_of_buffer(parameter);
   const auto& sizes = record != nullptr ? record->sizes : parameter.sizes().vec();
   const at::Tensor on_host = has(stage) ? mine.detach().cpu().contiguous()
@@ -97,9 +105,9 @@ void StageAxis::add_holder(const at::Tensor& parameter, int stage) {
   auto& record = *find(parameter);
   if (has_stepped_) {
     throw UsageError(origin(), "'", record.name, "' of stage ", record.first_stage(), " is used on stage ", stage,
-                     ", for the first time after steps have been taken, so that stage ", stage,
-                     " has no optimizer state for it. Put it on that stage (stages), or give the first batch the shape "
-                     "with which it is used.");
+                     ", for the first time after steps have been taken or a state was loaded, so that stage ", stage,
+                     " has no optimizer state for it. Put it on that stage (stages), or give the first batch, before "
+                     "load_state, the shape with which it is used.");
   }
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;

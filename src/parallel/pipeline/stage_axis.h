@@ -53,12 +53,16 @@ class StageAxis : public interception::Interceptor,
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   int order() const noexcept override { return 0; }
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
-  bool is_first_holder(const at::Tensor& parameter) const noexcept override;
+  int first_holder(const at::Tensor& tensor) const noexcept override;
+  bool holds(const at::Tensor& parameter) const noexcept override;
   std::vector<int64_t> whole_sizes(const at::Tensor& parameter) const override;
   at::Tensor from_holder(const at::Tensor& parameter, const at::Tensor& mine) const override;
+  at::Tensor random_state() const override { return own_random_.clone(); }
+  void set_random_state(const at::Tensor& state) override { own_random_ = state.clone(); }
+  void note_step() noexcept override { has_stepped_ = true; }
 
   Messages& messages() noexcept { return messages_; }
-  const comm::Group& group() const noexcept { return messages_.group(); }
+  const comm::Group& group() const noexcept override { return messages_.group(); }
   int rank() const noexcept { return messages_.rank(); }
   int num_stages() const noexcept { return static_cast<int>(rank_of_stage_.size()); }
   int rank_of(int stage) const { return rank_of_stage_.at(static_cast<size_t>(stage)); }
@@ -80,8 +84,6 @@ class StageAxis : public interception::Interceptor,
   void add_holder(const at::Tensor& parameter, int stage);
   /// Parameters of several stages, in the order in which they were added.
   std::vector<std::pair<at::Tensor, std::set<int>>> tied() const;
-  /// Optimizers may hold state from now on.
-  void note_step() noexcept { has_stepped_ = true; }
 
   /// Returns the tensor of a value; an undefined one for none.
   at::Tensor wrap(StagedValue value);

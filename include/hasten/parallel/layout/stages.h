@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hasten/comm/group/group.h"
 #include "hasten/interception/interceptor.h"
 
 namespace hasten::parallel {
@@ -18,13 +19,27 @@ namespace hasten::parallel {
 class StagedParameters {
  public:
   virtual ~StagedParameters() = default;
-  /// Returns true if this rank is the first of those that hold the parameter.
-  virtual bool is_first_holder(const at::Tensor& parameter) const noexcept = 0;
+  /// The ranks that hold the stages.
+  virtual const comm::Group& group() const noexcept = 0;
+  /// Returns the number in group() of the first rank that holds the parameter or buffer; -1 if it has no stage.
+  virtual int first_holder(const at::Tensor& tensor) const noexcept = 0;
+  /// Returns true if this rank holds the parameter.
+  virtual bool holds(const at::Tensor& parameter) const noexcept = 0;
+  /// Returns true if this rank is the first of those that hold the parameter or buffer, or if it has no stage.
+  bool is_first_holder(const at::Tensor& tensor) const noexcept {
+    const int first = first_holder(tensor);
+    return first < 0 || first == group().rank();
+  }
   /// Returns the sizes of the whole parameter.
   virtual std::vector<int64_t> whole_sizes(const at::Tensor& parameter) const = 0;
-  /// Gives every rank of the pipeline the first holder's `mine`, of the parameter's whole sizes.
+  /// Gives every rank of the pipeline the first holder's `mine`, of the whole sizes of a parameter or buffer.
   /// Collective: yes. Blocks: yes. Throws: CommError.
   virtual at::Tensor from_holder(const at::Tensor& parameter, const at::Tensor& mine) const = 0;
+  /// The state of the generator that this rank's stages draw from.
+  virtual at::Tensor random_state() const = 0;
+  virtual void set_random_state(const at::Tensor& state) = 0;
+  /// Optimizers may hold state from now on.
+  virtual void note_step() noexcept = 0;
 };
 
 /// Returns the owner of the record of a parameter; null for one that lies on no stage.
@@ -36,12 +51,27 @@ inline const StagedParameters* staged_by(const at::Tensor& parameter) {
   return nullptr;
 }
 
+/// Returns the owner of the records of a module's parameters; null for a module without stages.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline StagedParameters* stages_of(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    for (const auto& interceptor : interception::interceptors_of(parameter, interception::Level::kEveryOperator)) {
+      if (auto* const staged = dynamic_cast<StagedParameters*>(interceptor.get())) return staged;
+    }
+  }
+  return nullptr;
+}
+
 /// Returns true if the module is divided into stages. Collective: no. Blocks: no. Throws: nothing.
 inline bool has_stages(const torch::nn::Module& module) {
-  for (const at::Tensor& parameter : module.parameters()) {
-    if (staged_by(parameter) != nullptr) return true;
-  }
-  return false;
+  return stages_of(module) != nullptr;
+}
+
+/// Returns true if other ranks alone hold the parameter, and it has no elements here.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline bool is_elsewhere(const at::Tensor& parameter) {
+  const auto* const staged = staged_by(parameter);
+  return staged != nullptr && !staged->holds(parameter);
 }
 
 /// Returns true if norms and files take the parameter from this rank: it is the first holder, or there are no stages.
