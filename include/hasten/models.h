@@ -10,3 +10,5 @@
 #include "hasten/models/kv_cache.h"
 #include "hasten/models/llama.h"
 #include "hasten/models/resnet.h"
+#include "hasten/models/t5.h"
+#include "hasten/models/train_steps.h"

@@ -128,4 +128,28 @@ at::Tensor BertForSequenceClassificationImpl::forward(const at::Tensor& ids, con
   return classifier_(dropout_(bert_->forward(ids, attention_mask, token_types).second));
 }
 
+BertForPreTrainingImpl::BertForPreTrainingImpl(const BertConfig& config)
+    : torch::nn::Module("BertForPreTraining"), tanh_gelu_(config.tanh_gelu) {
+  bert_ = register_module("bert", Bert(config));
+  const auto heads = named_part(*this, "cls"), words = named_part(*heads, "predictions");
+  word_bias_ = words->register_parameter("bias", at::zeros({config.vocab_size}));
+  const auto transform = named_part(*words, "transform");
+  transform_ = transform->register_module("dense", torch::nn::Linear(config.hidden_size, config.hidden_size));
+  norm_ = transform->register_module("LayerNorm", bert_norm(config));
+  const auto decoder = named_part(*words, "decoder");
+  word_weight_ = decoder->register_parameter("weight", bert_->word_weight());
+  decoder->register_parameter("bias", word_bias_);
+  order_ = heads->register_module("seq_relationship", torch::nn::Linear(config.hidden_size, 2));
+  detail::initialize_normal(*transform_, config.initializer_range);
+  detail::initialize_normal(*order_, config.initializer_range);
+}
+
+std::pair<at::Tensor, at::Tensor> BertForPreTrainingImpl::forward(const at::Tensor& ids,
+                                                                  const at::Tensor& attention_mask,
+                                                                  const at::Tensor& token_types) {
+  const auto [states, first] = bert_->forward(ids, attention_mask, token_types);
+  const at::Tensor inner = norm_(at::gelu(transform_(states), tanh_gelu_ ? "tanh" : "none"));
+  return {at::linear(inner, word_weight_, word_bias_), order_(first)};
+}
+
 }  // namespace hasten::models

@@ -58,6 +58,7 @@ struct BertImpl : torch::nn::Module {
   /// positions.
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& ids, const at::Tensor& attention_mask = {},
                                             const at::Tensor& token_types = {});
+  const at::Tensor& word_weight() const { return words_->weight; }
 
  private:
   BertConfig config_;
@@ -81,5 +82,21 @@ struct BertForSequenceClassificationImpl : torch::nn::Module {
   torch::nn::Linear classifier_{nullptr};
 };
 TORCH_MODULE(BertForSequenceClassification);
+
+/// transformers' BertForPreTraining: heads for masked words and for the order of two texts. Names bert.… and cls.….
+struct BertForPreTrainingImpl : torch::nn::Module {
+  explicit BertForPreTrainingImpl(const BertConfig& config);
+  /// Returns scores of words [batch, tokens, vocabulary] and of orders [batch, 2]; arguments as BertImpl::forward.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& ids, const at::Tensor& attention_mask,
+                                            const at::Tensor& token_types);
+
+ private:
+  Bert bert_{nullptr};
+  torch::nn::Linear transform_{nullptr}, order_{nullptr};
+  torch::nn::LayerNorm norm_{nullptr};
+  at::Tensor word_weight_, word_bias_;
+  bool tanh_gelu_;
+};
+TORCH_MODULE(BertForPreTraining);
 
 }  // namespace hasten::models
