@@ -116,6 +116,7 @@ void AcceleratorState::start(const Environment& environment) {
 process::DistributedType AcceleratorState::distributed_type() const noexcept {
   if (plugins->uses_fsdp()) return process::DistributedType::kFsdp;
   if (plugins->uses_deepspeed()) return process::DistributedType::kDeepSpeed;
+  if (plugins->uses_megatron_lm()) return process::DistributedType::kMegatronLm;
   return process::distributed_type(process());
 }
 

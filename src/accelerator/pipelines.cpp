@@ -1,7 +1,12 @@
 // See accelerator/pipelines.h.
 #include "accelerator/pipelines.h"
 
+#include <algorithm>
+#include <set>
+#include <string>
+
 #include "hasten/core/error.h"
+#include "hasten/parallel/pipeline/stage_plan.h"
 
 namespace hasten {
 namespace {
@@ -14,12 +19,30 @@ parallel::PipelineOptions pipeline_options(const parallel::ParallelOptions& opti
           .chunk_dims = options.chunk_dims};
 }
 
+// Elements of lists of modules, as plan_stages cuts them.
+int chunks_of_layers(const torch::nn::Module& module, int layers, int ranks) {
+  std::set<std::string> blocks;
+  for (const auto& one : parallel::stage_modules(module)) {
+    const size_t dot = one.block.rfind('.');
+    const std::string last = dot == std::string::npos ? one.block : one.block.substr(dot + 1);
+    if (!last.empty() && last.find_first_not_of("0123456789") == std::string::npos) blocks.insert(one.block);
+  }
+  const int all = static_cast<int>(blocks.size()), round = layers * ranks;
+  if (all > 0 && all % round == 0) return all / round;
+  throw UsageError(Origin{"accelerator"}, "layers_per_stage = ", layers, " on ", ranks, " ranks of pp: the model has ",
+                   all, " layers, which is no multiple of ", round, ". Choose a divisor of ", all / std::max(ranks, 1),
+                   ", or leave it out.");
+}
+
 }  // namespace
 
 void Pipelines::divide(torch::nn::Module& module) {
   if (layout_.pipeline().world_size() == 1) return;
-  pipelines_.insert_or_assign(&module,
-                              parallel::Pipeline(module, layout_.pipeline(), pipeline_options(layout_.options())));
+  auto options = pipeline_options(layout_.options());
+  if (const int layers = layout_.options().layers_per_stage; layers > 0) {
+    options.chunks = chunks_of_layers(module, layers, layout_.pipeline().world_size());
+  }
+  pipelines_.insert_or_assign(&module, parallel::Pipeline(module, layout_.pipeline(), options));
 }
 
 std::shared_ptr<parallel::ForwardHook> Pipelines::forward_hook(const torch::nn::Module& module) const {

@@ -7,6 +7,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "hasten/plugins/megatron.h"
 #include "hasten/settings/parallelism_config.h"
 
 namespace hasten {
@@ -21,7 +22,6 @@ struct Missing {
 
 constexpr Missing kMissing[] = {
     {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
-    {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
     {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
      "a program that binds itself to the cores near its GPU (the launcher's --numa_binding node does that)"}};
 
@@ -70,6 +70,7 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
   options.parallel = read_parallel(options.parallel, environment);
+  apply_megatron(options, environment);
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
   if (!options.change_process) {
     options.tune_allocator = false;

@@ -21,6 +21,8 @@ const char* type_word(DistributedType type) {
       return "FSDP";
     case DistributedType::kDeepSpeed:
       return "DEEPSPEED";
+    case DistributedType::kMegatronLm:
+      return "MEGATRON_LM";
   }
   return "NO";
 }

@@ -11,6 +11,7 @@
 #include "hasten/core/strings.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/leaf_modules.h"
+#include "hasten/plugins/megatron.h"
 #include "hasten/plugins/shard_options.h"
 #include "plugins/step_policies.h"
 
@@ -77,6 +78,8 @@ Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, in
   }
   if (fsdp) read_fsdp(options, environment);
   if (deepspeed) read_deepspeed(options, environment);
+  // Its options are set already, since the layout of ranks follows from them.
+  megatron_ = read_megatron(options, environment);
   gradient_accumulation_steps_ = options.gradient_accumulation_steps;
   facts_ = facts();
 }
@@ -279,6 +282,10 @@ void Plugins::log_notes(const Logger& logger) const {
     for (const auto& note : notes) logger.info(text(of, ": ", note, '.'));
   };
   if (fsdp_) say("FSDP", fsdp_->notes);
+  if (megatron_) {
+    for (const auto& line : megatron_->remarks()) logger.warning(line);
+    for (const auto& note : megatron_notes(*megatron_)) logger.info(text("Megatron-LM: ", note, '.'));
+  }
   for (const auto& [name, settings] : plugins_) {
     say("DeepSpeed", settings.notes);
     say("DeepSpeed", plan::resolve_deepspeed(settings.config, world_size_, false).notes);
@@ -341,6 +348,11 @@ std::shared_ptr<torch::optim::Optimizer> Plugins::make_real(const parallel::Dumm
 
 std::shared_ptr<optim::Scheduler> Plugins::make_real(const parallel::DummyScheduler& dummy) const {
   auto& optimizer = dummy.optimizer();
+  if (megatron_) {
+    return std::make_shared<MegatronScheduler>(optimizer, *megatron_,
+                                               dummy.options().total_num_steps.value_or(0) / world_size_,
+                                               dummy.options().warmup_num_steps / world_size_);
+  }
   if (dummy.options().lr_scheduler_callable) return dummy.options().lr_scheduler_callable(optimizer);
   const auto& config = selected().config;
   const auto* type = config.find("scheduler.type");
@@ -353,11 +365,12 @@ std::shared_ptr<optim::Scheduler> Plugins::make_real(const parallel::DummySchedu
 
 void Plugins::clip_steps(training::GradientState& gradients,
                          std::function<void(const std::vector<at::Tensor>&, double)> clip) {
-  if (plugins_.empty()) return;
+  if (plugins_.empty() && !megatron_) return;
   const auto policy = std::make_shared<ClipPolicy>();
   policy->clip = std::move(clip);
   policy->limit = [front = shared_from_this()] {
-    const auto value = front->selected().config.get_value("gradient_clipping");
+    const auto value = front->megatron_ ? (*front->megatron_)["gradient_clipping"]
+                                        : front->selected().config.get_value("gradient_clipping");
     return value.is_number() ? value.as_double() : 0.0;
   };
   clip_ = policy;
@@ -398,6 +411,7 @@ std::vector<std::string> Plugins::facts() const {
            text("sync_module_states ", !fsdp_->checks_module_states),
            text("param_dtype ", fsdp_->mixed_precision_policy ? fsdp_->mixed_precision_policy->param_dtype : "")};
   }
+  if (megatron_) add_facts("", megatron_->arguments(), all);
   std::sort(all.begin(), all.end());
   return all;
 }
@@ -416,8 +430,11 @@ void Plugins::require_alike(const process::Process& process) {
       return only.empty() ? std::string("nothing beside") : "'" + only.front() + "'";
     };
     throw UsageError(Origin{"accelerator", process.rank(), process.world_size()}, "ranks have other settings of ",
-                     fsdp_ ? "FSDP" : "DeepSpeed", ": rank 0 ", first_of(0, rank), ", rank ", rank, ' ',
-                     first_of(rank, 0), ". Give every rank the same.");
+                     fsdp_       ? "FSDP"
+                     : megatron_ ? "Megatron-LM"
+                                 : "DeepSpeed",
+                     ": rank 0 ", first_of(0, rank), ", rank ", rank, ' ', first_of(rank, 0),
+                     ". Give every rank the same.");
   }
 }
 

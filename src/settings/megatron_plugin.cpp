@@ -287,6 +287,29 @@ MegatronPlugin::MegatronPlugin(const Value& given, const Environment& environmen
   }
 }
 
+bool MegatronPlugin::is_given(std::string_view name) const {
+  const auto& all = all_fields();
+  const auto field = std::find_if(all.begin(), all.end(), [&](const Field& one) { return one.name == name; });
+  const Value& value = fields_.at(name);
+  if (field == all.end() || value.is_null()) return false;
+  const bool is_same_number =
+      value.is_number() && field->otherwise.is_number() && value.as_double() == field->otherwise.as_double();
+  return !is_same_number && !(value == field->otherwise);
+}
+
+std::string megatron_field(std::string_view argument) {
+  for (const auto& field : all_fields()) {
+    if (argument == (field.argument == nullptr ? field.name : field.argument)) return field.name;
+  }
+  return {};
+}
+
+std::vector<std::string> megatron_arguments() {
+  std::vector<std::string> names;
+  for (const auto& field : all_fields()) names.emplace_back(field.argument == nullptr ? field.name : field.argument);
+  return names;
+}
+
 Value MegatronPlugin::arguments() const {
   Value out = Value::map();
   const bool recomputes = flag("recompute_activations");

@@ -92,13 +92,11 @@ TEST(ReadOptions, TheLaunchersDefaultsAreNoRequests) {
 }
 
 TEST(ReadOptions, WhatIsMissingIsRefusedByVariableAndFlagAllAtOnce) {
-  const auto environment = Environment::of({{"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"},
-                                            {"ACCELERATE_USE_MEGATRON_LM", "true"},
-                                            {"ACCELERATE_CPU_AFFINITY", "1"}});
+  const auto environment =
+      Environment::of({{"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"}, {"ACCELERATE_CPU_AFFINITY", "1"}});
   const auto read = [&] { read_options({}, environment); };
 
   for (const char* words : {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
-                            "ACCELERATE_USE_MEGATRON_LM=true (--use_megatron_lm)",
                             "ACCELERATE_CPU_AFFINITY=1 (--enable_cpu_affinity)", "--numa_binding node"}) {
     EXPECT_THAT(read, ThrowsMessage<UsageError>(HasSubstr(words)));
   }

@@ -13,6 +13,7 @@
 #include "hasten/accelerator/watch_options.h"
 #include "hasten/checkpoint/options.h"
 #include "hasten/comm/group/group.h"
+#include "hasten/core/value.h"
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
@@ -113,6 +114,9 @@ struct AcceleratorOptions {
   /// which the first is selected at first.
   std::optional<DeepSpeedPlugin> deepspeed = {};
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
+  /// Accelerate's MegatronLMPlugin by its fields, instead of sizes in `parallel`: `core::Value::map({{"tp_degree",
+  /// 2}})`. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md#megatron-lm).
+  std::optional<core::Value> megatron_lm = {};
   /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
   /// activation_checkpointing sets the same.
   parallel::RecomputeOptions recompute = {};

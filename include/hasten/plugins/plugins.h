@@ -1,5 +1,6 @@
-// Plugins: FSDP's and DeepSpeed's settings of an Accelerator. It has the resulting options, "auto" values that wait
-// for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
+// Plugins: FSDP's, DeepSpeed's and Megatron-LM's settings of an Accelerator. It has the resulting options, "auto"
+// values that wait for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards
+// here.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,7 @@
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/plugins/dummy.h"
 #include "hasten/process/process.h"
+#include "hasten/settings/megatron_plugin.h"
 #include "hasten/tracking/run/trackers.h"
 #include "hasten/training/gradient_state.h"
 
@@ -38,6 +40,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
 
   bool uses_fsdp() const noexcept { return fsdp_.has_value(); }
   bool uses_deepspeed() const noexcept { return !plugins_.empty(); }
+  bool uses_megatron_lm() const noexcept { return megatron_.has_value(); }
   /// Returns true if any of several plugins splits something, so that an object for it is needed.
   bool splits_later() const noexcept;
   /// Lines on settings that mean something else here.
@@ -105,6 +108,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   parallel::ShardOptions base_;
   std::optional<plan::FsdpSettings> fsdp_;
   std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;
+  std::optional<plan::MegatronPlugin> megatron_;
   size_t selected_ = 0;
   /// Policies of the gradients, which keep this object: prepared handles may outlive the Accelerator.
   std::weak_ptr<ClipPolicy> clip_;

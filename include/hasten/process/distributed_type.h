@@ -5,7 +5,7 @@
 
 namespace hasten::process {
 
-enum class DistributedType { kNo, kMultiCpu, kMultiGpu, kFsdp, kDeepSpeed };
+enum class DistributedType { kNo, kMultiCpu, kMultiGpu, kFsdp, kDeepSpeed, kMegatronLm };
 
 /// Returns kNo in a world of one, else the kind of this process's device.
 /// Collective: no. Blocks: no. Throws: nothing.

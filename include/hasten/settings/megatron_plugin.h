@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hasten/core/env.h"
@@ -31,6 +32,8 @@ class MegatronPlugin {
   /// sequence_parallelism without tp_degree.
   MegatronPlugin(const core::Value& fields, const Environment& environment);
 
+  /// Returns true if the field differs from the peer's default.
+  bool is_given(std::string_view name) const;
   const core::Value& operator[](std::string_view name) const { return fields_.at(name); }
   int64_t number(std::string_view name) const { return fields_.at(name).as_int(); }
   bool flag(std::string_view name) const { return fields_.at(name).as_bool(); }
@@ -49,6 +52,11 @@ class MegatronPlugin {
  private:
   core::Value fields_;
 };
+
+/// Returns the field that an argument of Megatron's own sets ("tensor_model_parallel_size": "tp_degree"); "" for none.
+std::string megatron_field(std::string_view argument);
+/// The arguments that megatron_field knows.
+std::vector<std::string> megatron_arguments();
 
 /// A model as Megatron's arguments describe it.
 struct MegatronModel {

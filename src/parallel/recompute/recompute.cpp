@@ -94,17 +94,20 @@ std::vector<std::shared_ptr<Module>> modules_of_regions(Module& module, const Re
 
 class RecomputeHook : public ForwardHook {
  public:
-  RecomputeHook(std::vector<std::shared_ptr<Module>> modules, int64_t num_regions, bool offload)
+  RecomputeHook(std::vector<std::shared_ptr<Module>> modules, const RecomputeOptions& options)
       : modules_(std::move(modules)),
-        offload_(offload),
-        num_regions_(std::min(num_regions > 0 ? static_cast<size_t>(num_regions) : modules_.size(), modules_.size())) {}
+        offload_(options.offload),
+        region_size_(static_cast<size_t>(options.region_size)) {
+    if (options.max_modules >= 0) modules_.resize(std::min(modules_.size(), static_cast<size_t>(options.max_modules)));
+    num_regions_ =
+        options.num_regions > 0 ? std::min(static_cast<size_t>(options.num_regions), modules_.size()) : modules_.size();
+  }
 
   std::unique_ptr<Entered> enter(Module& module) override {
     if (!at::GradMode::is_enabled()) return nullptr;
     Regions regions;  // anew each time: a program may have put in other parameters
-    for (size_t i = 0; i < modules_.size(); ++i)
-      add_region(*modules_[i], regions, static_cast<int>(i * num_regions_ / modules_.size()));
-    add_region(module, regions, modules_.empty() ? 0 : RecomputeRecorder::kNoRegion);
+    for (size_t i = 0; i < modules_.size(); ++i) add_region(*modules_[i], regions, static_cast<int>(region_of(i)));
+    add_region(module, regions, is_one_region_ ? 0 : RecomputeRecorder::kNoRegion);
     return std::make_unique<Scope>(
         std::make_shared<RecomputeRecorder>(std::move(regions), offload_ ? std::make_shared<AwayTensors>() : nullptr));
   }
@@ -114,9 +117,11 @@ class RecomputeHook : public ForwardHook {
     explicit Scope(std::shared_ptr<RecomputeRecorder> recorder) : scope(std::move(recorder)) {}
     RecorderScope scope;
   };
+  size_t region_of(size_t i) const { return region_size_ > 0 ? i / region_size_ : i * num_regions_ / modules_.size(); }
   std::vector<std::shared_ptr<Module>> modules_;
   bool offload_;
-  size_t num_regions_;
+  size_t region_size_, num_regions_ = 0;
+  bool is_one_region_ = modules_.empty();
 };
 
 }  // namespace
@@ -137,8 +142,12 @@ std::shared_ptr<ForwardHook> recompute_hook(Module& module, const RecomputeOptio
     throw UsageError(kOrigin, "RecomputeOptions::num_regions is ", options.num_regions,
                      "; expected 0 for a region each, or the most regions.");
   }
+  if (options.region_size < 0 || (options.region_size > 0 && options.num_regions > 0)) {
+    throw UsageError(kOrigin, "RecomputeOptions::region_size is ", options.region_size, " beside num_regions ",
+                     options.num_regions, "; expected one of them, and 0 or more.");
+  }
   require_recompute_engine();
-  return std::make_shared<RecomputeHook>(modules_of_regions(module, options), options.num_regions, options.offload);
+  return std::make_shared<RecomputeHook>(modules_of_regions(module, options), options);
 }
 
 RecomputeCounts recompute_counts() noexcept {

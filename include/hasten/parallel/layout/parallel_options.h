@@ -35,6 +35,8 @@ struct ParallelOptions {
   std::vector<std::string> stages = {};
   /// Stages of each rank, and parts of a batch.
   int chunks = 1, microbatches = 0;
+  /// Elements of the model's lists of modules on each stage; `chunks` follows from it. 0: `chunks` counts.
+  int layers_per_stage = 0;
   plan::OrderKind order = plan::OrderKind::kDefault;
   std::vector<int64_t> chunk_dims = {};
 };

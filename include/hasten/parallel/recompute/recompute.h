@@ -37,6 +37,11 @@ struct RecomputeOptions {
   /// Fewer regions keep fewer inputs, and hold more of a region's activations at a time in backward (DeepSpeed's
   /// number_checkpoints). 0: one for each module.
   int64_t num_regions = 0;
+  /// Neighbours that form a region together (Megatron's uniform recompute_num_layers); the last may have fewer. Not
+  /// beside num_regions. 0: by num_regions.
+  int64_t region_size = 0;
+  /// The first modules alone form regions, and activations of the others stay (Megatron's block). Below 0: all do.
+  int64_t max_modules = -1;
   /// On an accelerator, inputs of regions wait in pinned memory of the host and come back ahead of their region's
   /// backward (FSDP's activation offload). Models of the CPU have them there anyway.
   bool offload = false;
@@ -66,8 +71,8 @@ decltype(auto) recompute(Function&& function, Arguments&&... arguments) {
 }
 
 /// Returns the hook that makes regions of a model's forward, for the model's ForwardScopes.
-/// Collective: no. Blocks: no. Throws: UsageError naming an entry of `modules` that fits no module, for a num_regions
-/// below 0, or if another autograd engine is installed.
+/// Collective: no. Blocks: no. Throws: UsageError naming an entry of `modules` that fits no module; for a num_regions
+/// below 0, or beside region_size; if another autograd engine is installed.
 std::shared_ptr<ForwardHook> recompute_hook(torch::nn::Module& module, const RecomputeOptions& options);
 
 /// Counts of this process since its start, for tests and for looking at what is saved.
