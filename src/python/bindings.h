@@ -1,6 +1,8 @@
 // The parts of the module _engine. Each adds its names to the module; module.cpp calls them all.
 #pragma once
 
+#include <exception>
+
 #include "python/values.h"
 
 namespace hasten::python {
@@ -19,6 +21,9 @@ void bind_data(py::module_& module);
 void bind_trainer(py::module_& module);
 /// UnevenLoop.
 void bind_uneven_loop(py::module_& module);
+
+/// Throws one of this library's exceptions as Python's, for callers between which and Python libtorch translates.
+[[noreturn]] void throw_in_python(const std::exception_ptr& pointer);
 
 /// While the main thread waits for other ranks, Python's signal handlers run. A handler that raises, as Ctrl-C's does,
 /// ends the wait with its exception. Called in the main thread, with the GIL.

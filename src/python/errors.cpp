@@ -33,6 +33,23 @@ void raise(const char* name, const std::exception& error) {
   PyErr_SetString(type.ptr(), error.what());
 }
 
+// Sets Python's error for an exception of this library; others are thrown on.
+void translate(const std::exception_ptr& pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const comm::WaitInterrupted& error) {
+    raise("CommError", error);
+  } catch (const CommError& error) {
+    raise("CommError", error);
+  } catch (const UsageError& error) {
+    raise("UsageError", error);
+  } catch (const DataError& error) {
+    raise("DataError", error);
+  } catch (const InternalError& error) {
+    raise("InternalError", error);
+  }
+}
+
 }  // namespace
 
 void look_at_signals_while_waiting() {
@@ -47,22 +64,14 @@ bool raise_from_signal() {
   return true;
 }
 
+void throw_in_python(const std::exception_ptr& pointer) {
+  const py::gil_scoped_acquire gil;
+  translate(pointer);
+  throw py::error_already_set();
+}
+
 void bind_errors(py::module_&) {
-  py::register_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const comm::WaitInterrupted& error) {
-      raise("CommError", error);
-    } catch (const CommError& error) {
-      raise("CommError", error);
-    } catch (const UsageError& error) {
-      raise("UsageError", error);
-    } catch (const DataError& error) {
-      raise("DataError", error);
-    } catch (const InternalError& error) {
-      raise("InternalError", error);
-    }
-  });
+  py::register_exception_translator([](std::exception_ptr pointer) { translate(pointer); });
 }
 
 }  // namespace hasten::python

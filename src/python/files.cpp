@@ -30,6 +30,7 @@ constexpr Origin kCheckpoint{"checkpoint"};
 // ---- From a file.
 
 at::Tensor read(const PythonTensor& tensor) {
+  if (tensor.is_sparse()) return at::sparse_coo_tensor(read(*tensor.indices), read(*tensor.values), tensor.shape);
   if (!tensor.is_meta()) return checkpoint::tensor_of(tensor);
   const auto options = at::TensorOptions().dtype(checkpoint::torch_dtype(tensor.dtype));
   return at::empty(tensor.shape, options.device(at::kMeta));

@@ -239,10 +239,15 @@ void bind_trainer(py::module_& module) {
       .def("backward", torch::wrap_pybind_function_no_gil(
                            [](const Accelerator& self, const at::Tensor& loss, std::optional<double> weight,
                               std::optional<at::Tensor> gradient, std::optional<bool> retain_graph, bool create_graph) {
-                             self.backward(loss, {.gradient = gradient.value_or(at::Tensor()),
-                                                  .retain_graph = retain_graph,
-                                                  .create_graph = create_graph,
-                                                  .weight = weight});
+                             const parallel::BackwardOptions options{.gradient = gradient.value_or(at::Tensor()),
+                                                                     .retain_graph = retain_graph,
+                                                                     .create_graph = create_graph,
+                                                                     .weight = weight};
+                             try {
+                               self.backward(loss, options);
+                             } catch (const Error&) {
+                               throw_in_python(std::current_exception());
+                             }
                            }))
       .def(
           "clip_grad_norm_",

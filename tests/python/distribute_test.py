@@ -170,6 +170,22 @@ def test_exceptions_of_pythons_backward_keep_their_class():
     """))
 
 
+def test_an_error_of_the_engine_in_a_backward_keeps_its_class():
+    ranks = run_ranks(2, """
+        import os, torch, torch.distributed as dist, hasten
+        dist.init_process_group("hasten")
+        net = hasten.distribute(torch.nn.Linear(2, 1))
+        if dist.get_rank() == 1:
+            raise ValueError("bad sample 17")
+        try:
+            hasten.backward(net(torch.ones(1, 2)).sum())
+        except hasten.CommError as error:
+            print("learned:", error, flush=True)
+            os._exit(7)
+    """)
+    assert ranks[0].code == 7 and "bad sample 17" in ranks[0].output, ranks
+
+
 # ---- Twins, in a world of one.
 
 CLASSES = [
@@ -486,13 +502,13 @@ def test_an_exception_inside_join_is_what_the_others_learn():
                     raise KeyError("bad sample 17")
                 while True:
                     net(torch.ones(1, 2)).sum().backward()
-        except (KeyError, RuntimeError) as error:
+        except (KeyError, hasten.CommError) as error:
             print("learned", type(error).__name__, error, flush=True)
             os._exit(7)
     """)
     assert [rank.code for rank in ranks] == [7, 7], ranks
     assert "learned KeyError 'bad sample 17'" in ranks[0].output
-    assert "rank 0 has left" in ranks[1].output and "bad sample 17" in ranks[1].output
+    assert "learned CommError" in ranks[1].output and "rank 0" in ranks[1].output and "bad sample 17" in ranks[1].output
 
 
 def test_ctrl_c_ends_the_wait_at_joins_end():
