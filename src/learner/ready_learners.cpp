@@ -5,6 +5,7 @@
 #include "hasten/learner/pretrained.h"
 #include "hasten/learner/text_learner.h"
 #include "hasten/learner/vision_learner.h"
+#include "learner/fastai_text.h"
 
 namespace hasten::learner {
 namespace {
@@ -28,6 +29,13 @@ void load_body(models::ResNet& net, const std::string& path) {
   }
 }
 
+// The encoder's weights, in this library's names or in fastai's.
+void load_text_weights(torch::nn::Module& model, torch::nn::Module& encoder, const TextLearnerOptions& options) {
+  const std::string path = pretrained_path(options.encoder, options.sha256);
+  if (load_fastai_text(model, path, {.own = options.words, .file = options.encoder_words})) return;
+  checkpoint::load_weights(encoder, path);
+}
+
 }  // namespace
 
 Learner vision_learner(Loaders loaders, int64_t layers, VisionLearnerOptions options) {
@@ -43,8 +51,7 @@ Learner vision_learner(Loaders loaders, int64_t layers, VisionLearnerOptions opt
 Learner language_model_learner(Loaders loaders, TextLearnerOptions options) {
   complete_loss(loaders, options.learner);
   models::AwdLanguageModel model(options.model);
-  if (!options.encoder.empty())
-    checkpoint::load_weights(*model->encoder, pretrained_path(options.encoder, options.sha256));
+  if (!options.encoder.empty()) load_text_weights(*model, *model->encoder, options);
   Learner learn(std::move(loaders), model, std::move(options.learner));
   learn.add(ModelResetter(), RNNCallback(), RNNRegularizer(options.activation, options.temporal));
   return learn;
@@ -55,7 +62,7 @@ Learner text_classifier_learner(Loaders loaders, TextLearnerOptions options) {
   const int64_t classes = options.classes > 0 ? options.classes : num_classes(loaders, "text_classifier_learner");
   models::AwdClassifier model(options.model, classes, options.seq_len, options.head);
   const bool is_pretrained = !options.encoder.empty();
-  if (is_pretrained) checkpoint::load_weights(*model->encoder, pretrained_path(options.encoder, options.sha256));
+  if (is_pretrained) load_text_weights(*model, *model->encoder, options);
   Learner learn(std::move(loaders), model, std::move(options.learner));
   learn.add(RNNCallback(), RNNRegularizer(options.activation, options.temporal));
   if (is_pretrained) learn.freeze();

@@ -8,6 +8,8 @@
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/python/python_file.h"
 #include "hasten/learner/pretrained.h"
 #include "hasten/learner/text_learner.h"
 #include "support/folder.h"
@@ -89,6 +91,76 @@ TEST_F(ReadyLearners, TheEncoderOfALanguageModelBeginsAClassifier) {
   EXPECT_FALSE(names["head.6.weight"].equal(
       text_classifier_learner(texts(), options).model().module()->named_parameters()["head.6.weight"]));
   EXPECT_THAT([] { text_classifier_learner(texts(), {}); }, ::testing::ThrowsMessage<UsageError>(HasSubstr("0 words")));
+}
+
+// A language model of fastai's names for these words: row r of the embedding holds r, the decoder's bias r / 10.
+checkpoint::StateDict fastai_language_model(int64_t num_words) {
+  checkpoint::StateDict state;
+  const auto rows = torch::arange(static_cast<double>(num_words), torch::kFloat).unsqueeze(1);
+  state.set("0.encoder.weight", rows.repeat({1, 6}));
+  state.set("0.encoder_dp.emb.weight", torch::full({num_words, 6}, 99.0));
+  for (const int64_t layer : {0, 1}) {
+    const int64_t in = layer == 0 ? 6 : 8, out = layer == 0 ? 8 : 6;
+    const std::string front = text("0.rnns.", layer, '.');
+    state.set(front + "weight_hh_l0_raw", torch::randn({4 * out, out}));
+    state.set(front + "module.weight_hh_l0", torch::full({4 * out, out}, 99.0));
+    state.set(front + "module.weight_ih_l0", torch::randn({4 * out, in}));
+    state.set(front + "module.bias_ih_l0", torch::randn({4 * out}));
+    state.set(front + "module.bias_hh_l0", torch::randn({4 * out}));
+  }
+  state.set("1.decoder.weight", rows.repeat({1, 6}));
+  state.set("1.decoder.bias", rows.squeeze(1) / 10);
+  return state;
+}
+
+files::PythonValue texts_of(const std::vector<std::string>& words) {
+  auto list = files::PythonValue::list();
+  for (const std::string& word : words) list.push_back(word);
+  return list;
+}
+
+TEST_F(ReadyLearners, FastaisLanguageModelFillsRowsByTheirWords) {
+  torch::manual_seed(4);
+  const auto from = fastai_language_model(5);
+  std::filesystem::create_directories(folder_ / "wt103-fwd");
+  checkpoint::save(from, path("wt103-fwd/lstm_fwd.pth"));
+  files::save_python_file(files::real_disk(), path("wt103-fwd/itos_wt103.pkl"),
+                          texts_of({"xxunk", "xxpad", "the", "film", "dull"}));
+  auto options = tiny();
+  options.words = {"xxunk", "xxpad", "xxbos", "dull", "film", "a", "b", "c", "d"};
+  options.encoder = path("wt103-fwd");
+
+  const auto learn = language_model_learner(texts(), options);
+
+  const auto names = learn.model().module()->named_parameters();
+  EXPECT_TRUE(names["encoder.weight"].select(1, 5).equal(torch::tensor({0, 1, 2, 4, 3, 2, 2, 2, 2}).to(torch::kFloat)));
+  EXPECT_TRUE(names["decoder_bias"].allclose(torch::tensor({0., .1, .2, .4, .3, .2, .2, .2, .2}).to(torch::kFloat)));
+  EXPECT_TRUE(names["encoder.rnn1_weight_hh_l0"].equal(from.at("0.rnns.1.weight_hh_l0_raw")));
+  EXPECT_TRUE(names["encoder.rnn0_bias_hh_l0"].equal(from.at("0.rnns.0.module.bias_hh_l0")));
+  options.encoder = path("wt103-fwd/lstm_fwd.pth");
+  options.encoder_words = path("wt103-fwd/itos_wt103.pkl");
+  EXPECT_TRUE(text_classifier_learner(texts(), options)
+                  .model()
+                  .module()
+                  ->named_parameters()["encoder.weight"]
+                  .equal(names["encoder.weight"]));
+}
+
+TEST_F(ReadyLearners, FastaisWordsThatDoNotFitAreRefused) {
+  checkpoint::save(fastai_language_model(5), path("lm.pth"));
+  files::save_python_file(files::real_disk(), path("itos.pkl"), texts_of({"xxunk", "xxpad"}));
+  auto options = tiny();
+  options.encoder = path("lm.pth");
+
+  const auto words_of = [&] {
+    return hasten::testing::words_of<hasten::Error>([&] { language_model_learner(texts(), options); });
+  };
+
+  EXPECT_THAT(words_of(), HasSubstr("does not fit the module"));
+  options.encoder_words = path("itos.pkl");
+  EXPECT_THAT(words_of(), HasSubstr("Set TextLearnerOptions::words to Vocab::words()."));
+  options.words = {"xxunk", "xxpad", "xxbos", "dull", "film", "a", "b", "c", "d"};
+  EXPECT_THAT(words_of(), HasSubstr("has 2 words, and the weights have 5 rows."));
 }
 
 TEST_F(ReadyLearners, PretrainedWeightsAreAFileAFolderOrAnAddressWithItsHash) {

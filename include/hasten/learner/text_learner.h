@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "hasten/learner/learner.h"
 #include "hasten/models/awd_lstm.h"
@@ -22,10 +23,16 @@ struct TextLearnerOptions {
   int64_t classes = 0;
   /// Tokens that the classifier's encoder reads at a time.
   int64_t seq_len = 72;
-  /// Weights of the encoder: what pretrained_path takes. Empty: drawn.
+  /// Weights of the encoder: what pretrained_path takes. Empty: drawn. fastai's files are read, too: what its
+  /// save_encoder wrote, and a language model's such as wt103-fwd's lstm_fwd.pth, alone or in its folder.
   std::string encoder = {};
   /// Of `encoder`, if it is an address.
   std::string sha256 = {};
+  /// The words of fastai's file, its pickled list (itos_wt103.pkl). Empty: the one .pkl of the folder `encoder`. Rows
+  /// go by their words then, and words that the file lacks get the mean of its rows. Needs `words`.
+  std::string encoder_words = {};
+  /// The words of the model: Vocab::words().
+  std::vector<std::string> words = {};
   /// alpha and beta of RNNRegularizer.
   double activation = 2, temporal = 1;
   /// loss unset: the loaders', else cross entropy. Groups of a classifier: embedding, layers, head.
