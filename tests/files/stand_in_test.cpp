@@ -11,7 +11,7 @@
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
 #include "hasten/files/folders/manifest.h"
-#include "hasten/files/folders/open_source.h"
+#include "hasten/files/open_source.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/hf_index.h"
 #include "hasten/files/safetensors/safetensors_header.h"
