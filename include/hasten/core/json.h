@@ -47,7 +47,7 @@ std::optional<Value> read_json(std::string_view text, const JsonForm& form, Json
 
 struct JsonStyle {
   int indent = -1;     ///< spaces a level; below 0: one line
-  bool ascii = false;  ///< other letters are written as \u escapes
+  bool ascii = false;  ///< other letters are written as `\u` escapes
 };
 
 /// Returns the JSON text of `value`, with non-finite numbers as Value::to_json has them.
