@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/value.h"
 #include "hasten/files/base/cast.h"
 #include "hasten/files/disk/durable_folder.h"
@@ -359,7 +360,7 @@ int repair(const CommandLine& line) {
 }  // namespace
 
 int checkpoint(const std::vector<std::string>& words) {
-  const CommandLine line = read_words("checkpoint", checkpoint_options(), words, 1, 3);
+  const CommandLine line = read_words("checkpoint", checkpoint_options(), words, "an action and its paths", 1, 3);
   if (line.help) {
     std::cout << help_of(kHelp, checkpoint_options(), colours_wanted());
     return 0;
@@ -371,13 +372,13 @@ int checkpoint(const std::vector<std::string>& words) {
   if (found == kActions.end()) {
     std::vector<std::string> names;
     for (const auto& [name, action] : kActions) names.push_back(name);
-    throw UsageError({"checkpoint"}, "unknown action '", line.rest.front(), "'", did_you_mean(line.rest.front(), names),
-                     "; expected one of ", join(names), ". See hasten checkpoint --help.");
+    throw UsageError({"checkpoint"}, "unknown action '", line.rest.front(), "'", guess_end(line.rest.front(), names),
+                     " Expected one of ", join(names), ". See hasten checkpoint --help.");
   }
   const auto& [count, action] = found->second;
   if (line.rest.size() != count) {
-    throw UsageError({"checkpoint"}, line.rest.front(), " takes ", count - 1, count == 2 ? " path" : " paths", ", but ",
-                     line.rest.size() - 1, " are given. See hasten checkpoint --help.");
+    throw UsageError({"checkpoint"}, line.rest.front(), " takes ", count - 1, count == 2 ? " path" : " paths", ", not ",
+                     line.rest.size() - 1, ". See hasten checkpoint --help.");
   }
   return action(line);
 }

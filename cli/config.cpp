@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/launch/config/basic_config.h"
 #include "help.h"
 #include "interview.h"
@@ -64,7 +65,7 @@ int config(const std::vector<std::string>& words) {
                      " has no place. Change the file, or write it anew with hasten config.");
   }
   if (what == "update") return update(path);
-  throw UsageError({"config"}, "unknown word '", what, "'", did_you_mean(what, {"default", "update"}),
+  throw UsageError({"config"}, "unknown word '", what, "'", guess_end(what, {"default", "update"}),
                    " See hasten config --help.");
 }
 

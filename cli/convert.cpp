@@ -100,7 +100,7 @@ void write_numbered(const std::string& folder, const std::vector<files::PythonVa
 }  // namespace
 
 int convert(const std::vector<std::string>& words) {
-  const launcher::CommandLine line = read_words("convert", convert_options(), words, 2, 2);
+  const launcher::CommandLine line = read_words("convert", convert_options(), words, "a source and an output", 2, 2);
   if (line.help) {
     std::cout << help_of(kHelp, convert_options(), colours_wanted());
     return 0;
@@ -142,7 +142,8 @@ int convert(const std::vector<std::string>& words) {
 }
 
 int zero_to_fp32(const std::vector<std::string>& words) {
-  const launcher::CommandLine line = read_words("zero-to-fp32", zero_to_fp32_options(), words, 2, 2);
+  const launcher::CommandLine line =
+      read_words("zero-to-fp32", zero_to_fp32_options(), words, "a checkpoint folder and an output", 2, 2);
   if (line.help) {
     std::cout << help_of(kZeroHelp, zero_to_fp32_options(), colours_wanted());
     return 0;

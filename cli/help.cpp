@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "hasten/core/env.h"
 #include "hasten/core/text.h"
 
@@ -31,6 +33,12 @@ std::string value_name(const Option& option) {
     default:
       return "TEXT";
   }
+}
+
+// Returns the columns of UTF-8 text: bytes that continue a character have none.
+size_t columns_of(std::string_view utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 // `words` broken at blanks so that no line passes kWidth; later lines begin under the first.
@@ -64,7 +72,7 @@ class Layout {
   std::string title(std::string_view words) const { return text(bold_, words, ":", plain_, "\n"); }
 
   std::string line(const std::string& names, const std::string& value, const std::string& help) const {
-    const size_t width = 2 + names.size() + (value.empty() ? 0 : 1 + value.size());
+    const size_t width = 2 + names.size() + (value.empty() ? 0 : 1 + columns_of(value));
     std::string line = text("  ", green_, names, plain_, value.empty() ? "" : " ", value);
     if (width + 2 > kHelpColumn) {
       line += '\n';

@@ -59,16 +59,27 @@ std::string help() {
          "  --version     the version\n";
 }
 
+// "hasten help", and "hasten help COMMAND" as "hasten COMMAND --help".
+int run_help(const std::vector<std::string>& words, const std::function<int(const std::vector<std::string>&)>& run) {
+  if (words.size() > 2) {
+    std::cerr << "hasten: help takes one command, not '" << words[2] << "' as well; see hasten --help\n";
+    return 2;
+  }
+  if (words.size() < 2 || words[1] == "help") return std::cout << help(), 0;
+  return run({words[1], "--help"});
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) {
     std::cerr << help();
     return 2;
   }
   const std::string& name = words.front();
+  if (name == "help") return run_help(words, run);
   if (name == "-h" || name == "--help") return std::cout << help(), 0;
   if (name == "--version") return std::cout << "hasten " << hasten::version() << "\n", 0;
   if (name == "remote") return hasten::cli::remote({words.begin() + 1, words.end()});
-  std::vector<std::string> names = {"--help", "--version"};
+  std::vector<std::string> names = {"--help", "--version", "help"};
   for (const Command& command : commands()) {
     if (command.name == name) return command.run({words.begin() + 1, words.end()});
     names.push_back(command.name);

@@ -26,7 +26,8 @@ const HelpText kHelp = {
 }  // namespace
 
 int merge_weights(const std::vector<std::string>& words) {
-  const launcher::CommandLine line = read_words("merge-weights", merge_weights_options(), words, 2, 2);
+  const launcher::CommandLine line =
+      read_words("merge-weights", merge_weights_options(), words, "CHECKPOINT_DIRECTORY and OUTPUT_PATH", 2, 2);
   if (line.help) {
     std::cout << help_of(kHelp, merge_weights_options(), colours_wanted());
     return 0;

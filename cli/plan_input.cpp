@@ -10,6 +10,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
 #include "hasten/files/base/dtype.h"
@@ -32,7 +33,7 @@ constexpr const char* kFields[] = {"layers",   "hidden", "heads",      "kv_heads
 
 std::string contents_of(const fs::path& path) {
   auto contents = core::read_file(path);
-  if (!contents) throw DataError(kOrigin, path, path.string(), " cannot be read.");
+  if (!contents) throw UsageError(kOrigin, "'", path.string(), "' cannot be read. Check the path.");
   return *std::move(contents);
 }
 
@@ -83,7 +84,7 @@ plan::ModelShape shape_of_name(const std::string& model) {
     throw UsageError(kOrigin, "the repository '", model, "' has no config.json. Give its fields, such as --layers.");
   }
   throw UsageError(kOrigin, "'", model, "' is no file, folder or preset; presets are ",
-                   join(plan::preset_model_names()), did_you_mean(model, plan::preset_model_names()));
+                   join(plan::preset_model_names()), guess_end(model, plan::preset_model_names()));
 }
 
 // "bf16" and the like of a flag's value, as Environment::flag reads it.
@@ -130,7 +131,7 @@ void fix_part(const std::string& name, const std::string& value, plan::SearchOpt
     const std::vector<std::string> known = {"tp",   "pp",        "chunks", "cp",    "shard",
                                             "zero", "recompute", "sp",     "order", "overlap"};
     throw UsageError(kOrigin, "--layout: '", name, "' is no part of a layout; expected ", join(known),
-                     did_you_mean(name, known));
+                     guess_end(name, known));
   }
 }
 

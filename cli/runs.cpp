@@ -7,6 +7,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::cli {
 namespace {
@@ -69,7 +70,7 @@ Run& choose_run(std::vector<Run>& runs, const std::string& word) {
     throw UsageError({"watch"}, word.empty() ? "no run is named" : text("'", word, "' means several runs"),
                      "; there are ", join(list), ". Name one.");
   }
-  throw UsageError({"watch"}, "there is no run '", word, "'", did_you_mean(word, names), ". See hasten ps.");
+  throw UsageError({"watch"}, "there is no run '", word, "'", guess_end(word, names), " See hasten ps.");
 }
 
 std::vector<std::string> run_behind_options(std::vector<std::string> words) {

@@ -65,7 +65,7 @@ std::vector<const flight::PageView*> pages_to_ask(const Run& run) {
                        " records another profile. Try again when it has ended.");
     }
   }
-  if (pages.empty()) throw UsageError({"trace"}, "no rank of ", run.name, " runs with hasten inside.");
+  if (pages.empty()) throw UsageError({"trace"}, "no rank of ", run.name, " runs with hasten inside. See hasten ps.");
   return pages;
 }
 
@@ -113,7 +113,7 @@ int64_t number_of(const launcher::CommandLine& line, const std::string& name, in
 
 std::string contents(const fs::path& path) {
   auto bytes = core::read_file(path);
-  if (!bytes) throw DataError({"trace"}, path, path, " cannot be read.");
+  if (!bytes) throw DataError({"trace"}, path, path, " cannot be read. Look at its folder and at ulimit -n.");
   return *std::move(bytes);
 }
 

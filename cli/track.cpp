@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/tracking/board/commands.h"
 #include "help.h"
 #include "options.h"
@@ -94,6 +95,15 @@ int sync(const launcher::CommandLine& line) {
   return complete_all(line, {{.name = name, .options = options, .tracker = {}}});
 }
 
+// Returns a sentence on words that are no action with its folder.
+std::string words_of_wrong(const std::vector<std::string>& rest, const std::vector<std::string>& kinds) {
+  if (rest.empty()) return "no action is given.";
+  if (std::find(kinds.begin(), kinds.end(), rest.front()) != kinds.end()) {
+    return text("'", rest.front(), "' has no folder.");
+  }
+  return text("unknown action '", rest.front(), "'", guess_end(rest.front(), kinds));
+}
+
 }  // namespace
 
 int track(const std::vector<std::string>& words) {
@@ -102,8 +112,7 @@ int track(const std::vector<std::string>& words) {
   const std::vector<std::string> kinds = {"status", "recover", "sync", "follow"};
   const std::string kind = line.rest.empty() ? "" : line.rest.front();
   if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end() || line.rest.size() != 2) {
-    const std::string wrong = kind.empty() ? "no word" : text("'", join(line.rest, " "), "'");
-    throw UsageError(Origin{"track"}, wrong, did_you_mean(kind, kinds),
+    throw UsageError(Origin{"track"}, words_of_wrong(line.rest, kinds),
                      " Expected status, recover or sync, and a folder. See hasten track --help.");
   }
   int code = 0;

@@ -137,7 +137,8 @@ const std::vector<OptionGroup>& checkpoint_options() {
 }
 
 launcher::CommandLine read_words(const std::string& command, const std::vector<OptionGroup>& options,
-                                 const std::vector<std::string>& words, size_t least, size_t most) {
+                                 const std::vector<std::string>& words, const std::string& names, size_t least,
+                                 size_t most) {
   launcher::CommandLine whole;
   std::vector<std::string> left = words, found;
   while (true) {
@@ -155,9 +156,10 @@ launcher::CommandLine read_words(const std::string& command, const std::vector<O
   }
   if (whole.help) return whole;
   if (found.size() > most) whole.problems.push_back(text("unexpected word '", found[most], "'"));
-  if (found.size() < least)
-    whole.problems.push_back(
-        text(found.size(), found.size() == 1 ? " word is" : " words are", " given, expected ", least));
+  if (found.size() < least) {
+    const std::string given = found.empty() ? "none is given" : text("only '", join(found, " "), "' is given");
+    whole.problems.push_back(text("expected ", names, " beside the options, but ", given));
+  }
   if (!whole.problems.empty()) launcher::refuse(command, whole.problems, text("See hasten ", command, " --help."));
   whole.rest = std::move(found);
   return whole;

@@ -15,10 +15,11 @@ const std::vector<launcher::OptionGroup>& convert_options();
 const std::vector<launcher::OptionGroup>& zero_to_fp32_options();
 const std::vector<launcher::OptionGroup>& checkpoint_options();
 
-/// Reads options before, between and after words; the words come out as `rest`.
+/// Reads options before, between and after words; the words come out as `rest`. `names` are what they stand for.
 /// Throws: UsageError for anything wrong with it, or a number of words outside [least, most].
 launcher::CommandLine read_words(const std::string& command, const std::vector<launcher::OptionGroup>& options,
-                                 const std::vector<std::string>& words, size_t least, size_t most);
+                                 const std::vector<std::string>& words, const std::string& names, size_t least,
+                                 size_t most);
 
 /// "1.5 GB": powers of ten, as sizes of shards are given.
 std::string size_words(uint64_t bytes);

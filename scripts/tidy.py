@@ -666,7 +666,22 @@ def numbers_in_the_classic_locale(tree):
                 yield Finding(source.path, line, f"'{name}' writes as the program's locale does; imbue std::locale::classic(), or take text()")
 
 
-RULES = [numbers_in_the_classic_locale, arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
+def messages_end_their_sentences(tree):
+    """A caller's error ends with a period or a question mark; nothing but a sentence follows a guess (hasten/core/sentence.h)."""
+    balanced = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for line, _ in source.find(rf'\bdid_you_mean{balanced},\s*["\'][.; ]', source.without_comments):
+            yield Finding(source.path, line, "a text goes on behind '?': take guess_end(), which ends the sentence")
+        for line, match in source.find(r'(?s)\bthrow (?:Usage|Data)Error\((?:"(?:\\.|[^"\\\n])*"|[^";])*?"((?:\\.|[^"\\\n])*)"\);',
+                                       source.without_comments):
+            of_a_wire = re.search(r'"(?:frame|message|handshake)",', match.group(0))  # no caller reads these alone
+            if match.group(1) and not of_a_wire and not re.search(r"[.?!:]$", match.group(1)):
+                yield Finding(source.path, line, f"the message ends in '{match.group(1)[-30:]}': end the sentence, with what to do")
+
+
+RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
          no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]

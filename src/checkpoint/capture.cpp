@@ -17,6 +17,7 @@
 #include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/base/box.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
@@ -277,8 +278,9 @@ void capture_registered(const RunParts& run, const training::Registered& object,
     capture_tree(writer, object.kind, object.name, object.state(), out);
   } catch (const UsageError& error) {
     if (object.kind != StateKind::kLoader) throw;
-    run.log.warning_once(text("loader ", object.name,
-                              " has no position to save, so a resumed run begins its epoch anew: ", error.what()));
+    run.log.warning_once(
+        text("loader ", object.name,
+             " has no position to save, so a resumed run begins its epoch anew: ", inner_words(error.what()), "."));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/parallel/ddp/distributed_models.h"
@@ -236,8 +237,8 @@ std::vector<std::string> agree(const process::Process& process, const Failure& o
   const Origin origin{"checkpoint", process.rank(), process.world_size()};
   const auto& [rank, failure] = *failed;
   const std::string words = static_cast<int>(rank) == process.rank()
-                                ? failure.words
-                                : text("rank ", rank, " could not go on: ", failure.words);
+                                ? inner_sentence(failure.words)
+                                : text("rank ", rank, " could not go on: ", inner_sentence(failure.words));
   if (failure.is_data_error) throw DataError(origin, "", words);
   throw UsageError(origin, words);
 }

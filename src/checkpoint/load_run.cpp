@@ -19,6 +19,7 @@
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/flight/recorder.h"
@@ -41,12 +42,13 @@ struct Decision {
   std::string path = {}, error = {};
 };
 
-std::string complete_ones(const std::string& folder) {
+// Returns the end of a sentence about a checkpoint that is not in `folder`, and what to do.
+std::string complete_ones(const std::string& folder, const char* if_none) {
   std::vector<std::string> complete;
   for (const auto& found : files::find_checkpoints(folder)) {
     if (found.problem.empty()) complete.push_back(text("checkpoint_", found.number));
   }
-  return complete.empty() ? "no complete checkpoint lies beside it" : text("complete there: ", hasten::join(complete));
+  return complete.empty() ? if_none : text("; complete there: ", hasten::join(complete), ". Name one of these.");
 }
 
 std::string with_home(const std::string& path, const std::string& home) {
@@ -110,14 +112,16 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
         decision.path = newest(own, step, damaged, common);
         if (decision.path.empty() && (must || step)) {
           throw UsageError(own.origin(), "no complete checkpoint", step ? text(" of step ", *step) : std::string(),
-                           " in '", own.checkpoints_folder(), "'; ", complete_ones(own.checkpoints_folder()), '.');
+                           " in '", own.checkpoints_folder(), "'",
+                           complete_ones(own.checkpoints_folder(), ". Save one first, or correct project_dir."));
         }
       } else {
         decision.path = with_home(given, own.run.home);
         files::recover_folder(files::real_disk(), decision.path);
         if (!fs::is_directory(decision.path)) {
-          throw UsageError(own.origin(), "'", decision.path, "' is no folder; ",
-                           complete_ones(fs::path(decision.path).parent_path().string()), ". Name one of these.");
+          throw UsageError(own.origin(), "'", decision.path, "' is no folder",
+                           complete_ones(fs::path(decision.path).parent_path().string(),
+                                         "; no complete checkpoint lies beside it. Correct the path."));
         }
         decision.path = files::tagged_folder(decision.path);
       }
@@ -130,7 +134,7 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
         comm::broadcast_object(own.run.process.group(), std::vector<std::string>{decision.path, decision.error}, 0);
     decision = {told.at(0), told.at(1)};
   }
-  if (!decision.error.empty()) throw UsageError(own.origin(), decision.error);
+  if (!decision.error.empty()) throw UsageError(own.origin(), inner_sentence(decision.error));
   // Each host may have a project_dir of its own.
   if (given.empty() && !decision.path.empty())
     decision.path = own.checkpoints_folder() + "/" + fs::path(decision.path).filename().string();
@@ -341,7 +345,7 @@ Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOp
   const auto digests = together([&] {
     for (const auto& [id, hook] : own.load_hooks) hook(target.models(), path);
     saved = open_saved_run(own, path);
-    loaded = {.path = path, .step = saved->step, .iteration = saved->iteration, .unknown = saved->unknown};
+    loaded = {.path = path, .step = saved->step, .unknown = saved->unknown};
     target.check(own, *saved, options, loaded);
     return target.collect(own, *saved, options);
   });
@@ -355,6 +359,7 @@ Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOp
     target.apply(own, *saved, options);
     return std::string();
   });
+  loaded.iteration = own.iteration;
   return loaded;
 }
 
@@ -368,8 +373,8 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
     try {
       return load_folder(own, decision.path, options);
     } catch (const DataError& error) {
-      own.run.log.warning(
-          text("'", decision.path, "' could not be read, taking the checkpoint before it: ", error.what()));
+      own.run.log.warning(text("'", decision.path, "' could not be read, taking the checkpoint before it: ",
+                               inner_words(error.what()), "."));
       damaged.insert(decision.path);
     }
   }

@@ -15,6 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/hash.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/files/python/python_file.h"
@@ -138,7 +139,8 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     const auto words = job.board->get(key);
     if (words && *words == "ok") return;
-    if (words) throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", *words);
+    if (words)
+      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", inner_words(*words), ".");
     if (Clock::now() > until) {
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '",
                       job.path, "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
@@ -315,7 +317,7 @@ void run_save_job(SaveJob& job) noexcept {
     job.rank == 0 ? run_rank_0(job) : run_other(job);
   } catch (const std::exception& error) {
     // The store is gone: the launcher or rank 0 has ended.
-    finish(job, text("the save to '", job.path, "' could not be agreed on: ", error.what()));
+    finish(job, text("the save to '", job.path, "' could not be agreed on: ", inner_words(error.what()), "."));
   }
 }
 

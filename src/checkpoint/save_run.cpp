@@ -16,6 +16,7 @@
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/version.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/folders/retention.h"
@@ -108,7 +109,8 @@ std::vector<Record> agree(const Checkpoints::Impl& own, const Record& mine) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].error.empty()) {
       remove_target(own, all[0].target);
-      throw UsageError(own.origin(), all.size() == 1 ? std::string() : text("rank ", rank, ": "), all[rank].error);
+      throw UsageError(own.origin(), all.size() == 1 ? std::string() : text("rank ", rank, ": "),
+                       inner_sentence(all[rank].error));
     }
     if (all[rank].given != all[0].given) {
       remove_target(own, all[0].target);
@@ -232,7 +234,8 @@ std::function<void(files::Disk&)> retire_function(const Checkpoints::Impl& own, 
       try {
         files::remove_durably(disk, path);
       } catch (const std::exception& error) {
-        log.warning(text("'", path, "' is beyond total_limit and could not be removed: ", error.what()));
+        log.warning(
+            text("'", path, "' is beyond total_limit and could not be removed: ", inner_words(error.what()), "."));
       }
     }
   };

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/in_parts.h"
@@ -85,7 +86,7 @@ const at::Tensor* StateDict::find(std::string_view name) const noexcept {
 const at::Tensor& StateDict::at(std::string_view name) const {
   if (const auto* tensor = find(name)) return *tensor;
   throw UsageError(Origin{"checkpoint"}, "a state_dict of ", size(), " tensors has no '", name, "'",
-                   did_you_mean(name, names()));
+                   guess_end(name, names()));
 }
 
 std::vector<std::string> StateDict::names() const {

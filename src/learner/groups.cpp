@@ -10,6 +10,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::learner {
 namespace {
@@ -93,7 +94,7 @@ Splitter named_groups(std::vector<std::string> names) {
       }
       if (!found) {
         throw UsageError(Origin{"learner"}, "named_groups: no module '", name, "' in the model",
-                         did_you_mean(name, known));
+                         guess_end(name, known));
       }
       groups.push_back(trainable(*found));
     }

@@ -11,6 +11,7 @@
 #include <typeinfo>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/optim/apex_adam.h"
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/fastai.h"
@@ -159,7 +160,7 @@ bool Hypers::has(std::string_view name) const {
 
 void Hypers::require(std::string_view name) const {
   if (has(name)) return;
-  throw UsageError(Origin{"learner"}, "the optimizer has no hyper-parameter '", name, "'", did_you_mean(name, names()),
+  throw UsageError(Origin{"learner"}, "the optimizer has no hyper-parameter '", name, "'", guess_end(name, names()),
                    " Known: ", join(names()), ".");
 }
 

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <set>
 
+#include "hasten/core/sentence.h"
 #include "hasten/process/random.h"
 #include "learner/learner_impl.h"
 
@@ -67,7 +68,7 @@ CallbackEntry Learner::Impl::remove(std::string_view name) {
   const auto found =
       std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.callback->name() == name; });
   if (found == entries.end()) {
-    throw UsageError(Origin{"learner"}, "no callback '", name, "' to remove", did_you_mean(name, names_of(entries)),
+    throw UsageError(Origin{"learner"}, "no callback '", name, "' to remove", guess_end(name, names_of(entries)),
                      " There are: ", join(names_of(entries)), ".");
   }
   auto entry = *found;

@@ -7,6 +7,7 @@
 #include <iomanip>
 #include <limits>
 
+#include "hasten/core/sentence.h"
 #include "hasten/learner/learner.h"
 
 namespace hasten::learner {
@@ -214,7 +215,7 @@ double Recorder::value_of(std::string_view name) const {
     const size_t skipped = known.size() - std::min(known.size(), row_.size());
     if (known[i] == name && i >= skipped) return row_[i - skipped];
   }
-  throw UsageError(Origin{"learner"}, "no column '", name, "' in the last row", did_you_mean(name, known),
+  throw UsageError(Origin{"learner"}, "no column '", name, "' in the last row", guess_end(name, known),
                    " Columns: ", join(known), ".");
 }
 

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
+#include "hasten/core/sentence.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/gptj.h"
 #include "hasten/models/llama.h"
@@ -55,8 +56,8 @@ CausalLmPtr make_causal_lm(const core::Value& config) {
   if (type == "llama" || type == "mistral" || type == "qwen2")
     return std::make_shared<LlamaImpl>(LlamaConfig::from_json(config));
   const std::vector<std::string> known{"gpt2", "gptj", "llama", "mistral", "qwen2"};
-  throw UsageError(Origin{"models"}, "model_type '", type, "' is not supported", did_you_mean(type, known),
-                   " Expected ", join(known), ".");
+  throw UsageError(Origin{"models"}, "model_type '", type, "' is not supported", guess_end(type, known), " Expected ",
+                   join(known), ".");
 }
 
 offload::DispatchOptions causal_lm_load_options(const core::Value& config, const files::TensorSource& source,

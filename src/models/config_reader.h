@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/value.h"
 
 namespace hasten::models::detail {
@@ -33,8 +34,8 @@ class ConfigReader {
   const std::string& one_of(const std::string& key, const std::string& value,
                             const std::vector<std::string>& known) const {
     if (std::find(known.begin(), known.end(), value) != known.end()) return value;
-    throw UsageError(Origin{"models"}, model_, ": ", key, " = '", value, "' is not supported",
-                     did_you_mean(value, known), " Expected ", join(known), ".");
+    throw UsageError(Origin{"models"}, model_, ": ", key, " = '", value, "' is not supported", guess_end(value, known),
+                     " Expected ", join(known), ".");
   }
   void require(const std::string& key, bool value, bool wanted) const {
     if (value != wanted)

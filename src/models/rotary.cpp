@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::models {
 namespace {
@@ -32,7 +33,7 @@ at::Tensor rotary_inverse_frequencies(const RotaryConfig& config, int64_t head_d
   if (config.type == "linear") return inverse / config.factor;
   if (config.type == "llama3") return llama3_frequencies(config, inverse);
   throw UsageError(Origin{"models"}, "rotary embeddings of type '", config.type, "' are not there",
-                   did_you_mean(config.type, {"default", "linear", "llama3"}), " Expected default, linear or llama3.");
+                   guess_end(config.type, {"default", "linear", "llama3"}), " Expected default, linear or llama3.");
 }
 
 RotaryAngles rotary_angles(const at::Tensor& inverse_frequencies, const at::Tensor& positions, at::ScalarType type) {

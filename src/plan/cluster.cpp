@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -201,7 +202,7 @@ Cluster preset_cluster(const std::string& name) {
     return cluster;
   }
   throw UsageError({"plan"}, "'", name, "' is no device that is known; expected one of ", join(preset_cluster_names()),
-                   ", or --cluster FILE", did_you_mean(name, preset_cluster_names()));
+                   ", or --cluster FILE", guess_end(name, preset_cluster_names()));
 }
 
 std::vector<std::string> preset_cluster_names() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -65,7 +66,7 @@ Axis parse_axis(std::string_view name) {
     if (axis_name(axis) == bare) return axis;
   }
   throw UsageError({"plan"}, "'", name, "' is no axis of a layout; expected one of ", join(kAxisNames),
-                   did_you_mean(bare, {kAxisNames.begin(), kAxisNames.end()}));
+                   guess_end(bare, {kAxisNames.begin(), kAxisNames.end()}));
 }
 
 int64_t num_ranks(const LayoutSizes& sizes) {

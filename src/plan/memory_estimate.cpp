@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/plan/memory_size.h"
 
 namespace hasten::plan {
@@ -21,7 +22,7 @@ double divisor_of(const std::string& dtype) {
   if (dtype == "int8") return 4;
   if (dtype == "int4") return 8;
   throw UsageError(Origin{"plan"}, "'", dtype, "' is no dtype of an estimate",
-                   did_you_mean(dtype, {"float32", "float16", "bfloat16", "int8", "int4"}),
+                   guess_end(dtype, {"float32", "float16", "bfloat16", "int8", "int4"}),
                    " Expected float32, float16, bfloat16, int8 or int4.");
 }
 

@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::plan {
 namespace {
@@ -130,8 +131,7 @@ Device parse_device(const std::string& device) {
   int index = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
   if (is_accelerator && error == std::errc() && end == digits.data() + digits.size() && index >= 0) return index;
-  throw UsageError(Origin{"plan"}, "'", device, "' is no device",
-                   did_you_mean(device, {"cpu", "disk", "mps", "cuda:0"}),
+  throw UsageError(Origin{"plan"}, "'", device, "' is no device", guess_end(device, {"cpu", "disk", "mps", "cuda:0"}),
                    " Expected an accelerator's index, 'cuda:N', 'mps', 'cpu' or 'disk'.");
 }
 
@@ -151,7 +151,7 @@ MemoryLimits memory_limits(const MaxMemory& max_memory) {
     if (const auto* name = std::get_if<std::string>(&device)) {
       if (std::find(kNamedDevices.begin(), kNamedDevices.end(), *name) == kNamedDevices.end()) {
         throw UsageError(Origin{"plan"}, "max_memory names the device '", *name, "'",
-                         did_you_mean(*name, {"cpu", "disk", "mps"}),
+                         guess_end(*name, {"cpu", "disk", "mps"}),
                          " Expected integers for accelerators, 'mps', 'cpu' or 'disk'.");
       }
     }

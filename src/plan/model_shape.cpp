@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -81,7 +82,7 @@ void set_field(ModelShape& shape, const std::string& field, double value) {
     return;
   }
   throw UsageError({"plan"}, "a model has no field '", field, "'; expected one of ", join(known),
-                   did_you_mean(field, known));
+                   guess_end(field, known));
 }
 
 void check_shape(const ModelShape& shape) {

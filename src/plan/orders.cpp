@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
@@ -224,7 +225,7 @@ OrderKind parse_order(std::string_view name) {
                      "the order DualPipeV is not built, since it pays for models of experts only. Use "
                      "zbv_zero_bubble, which has the same stages.");
   throw UsageError({"plan"}, "'", name, "' is no pipeline order; expected one of ", join(known),
-                   did_you_mean(word, known));
+                   guess_end(word, known));
 }
 
 std::string problem_with_order(OrderKind kind, const OrderSizes& sizes) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -20,7 +21,7 @@ Kind parse(std::string_view name, const std::string_view (&names)[n], const char
     if (name == names[i]) return static_cast<Kind>(i);
   }
   const std::vector<std::string> known(std::begin(names), std::end(names));
-  throw UsageError({"plan"}, "'", name, "' is no ", what, "; expected one of ", join(known), did_you_mean(name, known));
+  throw UsageError({"plan"}, "'", name, "' is no ", what, "; expected one of ", join(known), guess_end(name, known));
 }
 
 bool divides(double divisor, double number) {

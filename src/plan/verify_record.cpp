@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
 
@@ -109,8 +110,8 @@ VerifyRun read_verify_run(std::string_view text, const std::string& name) {
     try {
       read_event(ranks, Value::parse_json(text.substr(begin, end - begin), name));
     } catch (const std::exception& error) {
-      throw DataError(Origin{"verify"}, name, "line ", number, " is no event of a record: ", error.what(),
-                      " Record the run again with hasten verify --record.");
+      throw DataError(Origin{"verify"}, name, "line ", number, " is no event of a record: ", inner_words(error.what()),
+                      ". Record the run again with hasten verify --record.");
     }
     begin = end + 1;
   }

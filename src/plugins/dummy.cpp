@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/optim/deepspeed.h"
 
@@ -62,7 +63,7 @@ class SectionParams {
     if (params_.is_null()) return;
     for (const auto& [key, value] : params_.as_map()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      throw UsageError(kSection, "optimizer ", type_, " has no parameter ", key, did_you_mean(key, known_), ". It has ",
+      throw UsageError(kSection, "optimizer ", type_, " has no parameter ", key, guess_end(key, known_), " It has ",
                        join(known_), ".");
     }
   }
@@ -212,8 +213,7 @@ std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::str
   } else {
     refuse_type(type, lower);
     const std::vector<std::string> names = {"Adam", "AdamW", "Adagrad", "SGD", "RMSprop", "Lion", "Lamb"};
-    throw UsageError(kSection, "optimizer.type is ", type, "; expected one of ", join(names), did_you_mean(type, names),
-                     ".");
+    throw UsageError(kSection, "optimizer.type is ", type, "; expected one of ", join(names), guess_end(type, names));
   }
   dummy.set_real(real);
   return real;

@@ -8,6 +8,7 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/leaf_modules.h"
@@ -311,7 +312,7 @@ void Plugins::select(const std::string& name, const std::shared_ptr<parallel::Sh
     if (sharding) sharding->set_options(options_of(plugins_[i].second));
     return;
   }
-  throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", did_you_mean(name, names), "; there are ",
+  throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", guess_end(name, names), " There are ",
                    names.empty() ? "none" : join(names), ".");
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::precision {
 namespace {
@@ -93,7 +94,7 @@ std::vector<c10::OperatorHandle> overloads_of(const std::string& name) {
     if (known.name.starts_with("aten::")) names.insert(known.name);
   }
   throw UsageError(Origin{"precision"}, "unknown operator '", name, "'; expected one of libtorch's, such as aten::gelu",
-                   did_you_mean(name, {names.begin(), names.end()}));
+                   guess_end(name, {names.begin(), names.end()}));
 }
 
 }  // namespace

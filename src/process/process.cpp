@@ -180,7 +180,11 @@ class StoreCall {
 std::vector<std::string> only_devices_of_host(const RankInfo& identity, const ProcessOptions& options, bool cpu,
                                               const comm::Store& store) {
   const auto key = [&](int local_rank) { return text("device/", identity.node_rank, '/', local_rank); };
-  store.set(key(identity.local_rank), cpu ? "" : only_device_id());
+  try {
+    store.set(key(identity.local_rank), cpu ? "" : only_device_id());
+  } catch (const CommError&) {
+    // Rank 0 has ended already, as by a wrong option. This rank comes to the same error, or to one that names the end.
+  }
   std::vector<std::string> found;
   if (cpu || num_cuda_devices() != 1 || identity.local_rank == 0) return found;
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "python/trainer.h"
 
@@ -101,8 +102,8 @@ AcceleratorOptions trainer_options(const py::dict& given) {
     const auto name = key.cast<std::string>();
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) {
-      throw UsageError(Origin{"python"}, "distribute has no option '", name, "'", did_you_mean(name, names),
-                       ". It can be: ", join(names), ".");
+      throw UsageError(Origin{"python"}, "distribute has no option '", name, "'", guess_end(name, names),
+                       " It can be: ", join(names), ".");
     }
     if (value.is_none()) continue;
     try {

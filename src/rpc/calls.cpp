@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/rpc/errors.h"
 #include "rpc/agent_core.h"
 #include "rpc/bridge.h"
@@ -117,8 +118,7 @@ const RemoteWorker::Function& AgentCore::find(const detail::CallSpec& spec) cons
       if (!name.starts_with("hasten.")) names.emplace_back(name);
     }
     throw UsageError(origin(), "worker '", callee.info.name, "' does not serve '", spec.function, "'",
-                     did_you_mean(std::string(spec.function), names),
-                     " Add it to the Functions of that worker's Agent.");
+                     guess_end(std::string(spec.function), names), " Add it to the Functions of that worker's Agent.");
   }
   if (found->second.signature != spec.signature) {
     throw UsageError(origin(), "'", spec.function, "' is called as ", spec.describe ? spec.describe() : "?",

@@ -138,7 +138,7 @@ class DeepSpeedResolver {
     const auto names = deepspeed_key_names(prefix == "bfloat16" ? "bf16" : prefix);
     const std::string guess = did_you_mean(name, names);
     if (is_strict_section(prefix) || !guess.empty()) {
-      problems_.push_back("unknown key " + path + guess);
+      problems_.push_back("unknown key " + path + (guess.empty() ? "" : " (" + guess.substr(2) + ")"));
     } else {
       resolved_.notes.push_back("unknown key " + path + " is ignored");
     }

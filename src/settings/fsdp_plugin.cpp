@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "settings/origin.h"
@@ -32,7 +33,7 @@ int parse_name(const std::string& text, const std::string& source, const std::ve
     if (word == names[i] || word == hasten::text(i + 1)) return static_cast<int>(i) + 1;
   }
   throw UsageError(kFsdp, source, " is '", text, "'; expected one of ", join(names), ", or their numbers 1 to ",
-                   names.size(), did_you_mean(word, names), ".");
+                   names.size(), guess_end(word, names));
 }
 
 bool parse_bool(const std::string& text, const std::string& source) {
@@ -254,7 +255,7 @@ class FsdpReader {
       const auto found = std::find(names.begin(), names.end(), upper(*text));
       if (found == names.end()) {
         throw UsageError(kFsdp, plugin_.auto_wrap_policy ? "auto_wrap_policy" : "FSDP_AUTO_WRAP_POLICY", " is '", *text,
-                         "'; expected one of ", join(names), did_you_mean(upper(*text), names), ".");
+                         "'; expected one of ", join(names), guess_end(upper(*text), names));
       }
       s_.auto_wrap_policy = static_cast<AutoWrapPolicy>(found - names.begin());
     }
@@ -336,8 +337,7 @@ class FsdpReader {
     DtypePolicy own;
     for (const auto& [key, value] : policy.as_map()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        throw UsageError(kFsdp, "mixed_precision_policy has ", key, "; expected ", join(keys), did_you_mean(key, keys),
-                         ".");
+        throw UsageError(kFsdp, "mixed_precision_policy has ", key, "; expected ", join(keys), guess_end(key, keys));
       }
       if (!value.is_string() || std::find(dtypes.begin(), dtypes.end(), value.as_string()) == dtypes.end()) {
         throw UsageError(kFsdp, "mixed_precision_policy.", key, " is ", value.to_json(), "; expected one of ",

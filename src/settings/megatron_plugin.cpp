@@ -5,6 +5,7 @@
 #include <array>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
@@ -160,8 +161,8 @@ void require_known(const Value& given) {
   for (const auto& field : all_fields()) names.emplace_back(field.name);
   for (const auto& [name, value] : given.as_map()) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    throw UsageError(kMegatron, "MegatronLMPlugin has no field '", name, "'", did_you_mean(name, names),
-                     ". Arguments of Megatron's own go to other_megatron_args.");
+    throw UsageError(kMegatron, "MegatronLMPlugin has no field '", name, "'", guess_end(name, names),
+                     " Arguments of Megatron's own go to other_megatron_args.");
   }
 }
 

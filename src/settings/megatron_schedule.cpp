@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -17,7 +18,7 @@ const Origin kMegatronSchedule{"megatron"};
 void require_one_of(const char* name, const std::string& value, const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
   throw UsageError(kMegatronSchedule, name, " is '", value, "'; expected ", join(choices, " or "),
-                   did_you_mean(value, choices), ".");
+                   guess_end(value, choices));
 }
 
 double half_cosine(double x) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -22,7 +23,7 @@ std::string one_of(const std::string& value, const char* name, const std::vector
                    const char* why = "") {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
   throw UsageError(kParallel, name, " is '", value, "'; expected ", join(choices, " or "), why,
-                   did_you_mean(value, choices), ".");
+                   guess_end(value, choices));
 }
 
 // Python's launcher writes None for a value that was not given.

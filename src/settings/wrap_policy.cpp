@@ -5,6 +5,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -99,8 +100,8 @@ class Planner {
     for (const auto& wanted : options_.classes) {
       if (has_class(model_, wanted)) continue;
       throw UsageError(Origin{"shard"}, "no module has the class ", wanted,
-                       ", which transformer_cls_names_to_wrap names", did_you_mean(wanted, names),
-                       ". The model's classes are ", join(names), ".");
+                       ", which transformer_cls_names_to_wrap names", guess_end(wanted, names),
+                       " The model's classes are ", join(names), ".");
     }
   }
 

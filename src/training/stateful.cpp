@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 
 namespace hasten::training {
@@ -86,7 +87,7 @@ State State::at(std::string_view name) const {
     names.push_back(key);
   }
   throw UsageError(Origin{"training"}, "a state has no '", name, "'; it has ", hasten::join(names),
-                   did_you_mean(name, names));
+                   guess_end(name, names));
 }
 
 SplitState split_tensors(const State& state) {

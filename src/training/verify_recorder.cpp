@@ -20,6 +20,7 @@
 #include <mutex>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/process/device.h"
 
@@ -94,8 +95,9 @@ std::optional<VerifyOptions> VerifyOptions::of(const Environment& environment) {
                          .whole = read.at("whole").as_bool(),
                          .seed = static_cast<uint64_t>(read.at("seed").as_int())};
   } catch (const std::exception& error) {
-    throw UsageError(Origin{"verify"}, kVariable, "=", *given, " is not what hasten verify writes: ", error.what(),
-                     " Leave it out, and run the program by hasten verify.");
+    throw UsageError(Origin{"verify"}, kVariable, "=", *given,
+                     " is not what hasten verify writes: ", inner_words(error.what()),
+                     ". Leave it out, and run the program by hasten verify.");
   }
 }
 

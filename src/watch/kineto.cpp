@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/process/device.h"
 
 namespace torch::autograd::profiler {
@@ -161,8 +162,8 @@ std::vector<std::string> choose_activities(const std::vector<std::string>& names
   for (const std::string& name : names) {
     const auto found = std::find_if(known.begin(), known.end(), [&](const Activity& one) { return one.name == name; });
     if (found == known.end()) {
-      throw UsageError({"watch"}, "there is no activity '", name, "'", did_you_mean(name, all), ". Expected ",
-                       join(all), ".");
+      throw UsageError({"watch"}, "there is no activity '", name, "'", guess_end(name, all), " Expected ", join(all),
+                       ".");
     }
     if (!found->is_there) {
       throw UsageError({"watch"}, "this libtorch or machine has no ", name,

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
@@ -183,7 +184,7 @@ void sort_rows(std::vector<ProfileAverage>& rows, std::string by) {
   if (field == fields().end()) {
     std::vector<std::string> names;
     for (const auto& [name, _] : fields()) names.push_back(name);
-    throw UsageError({"watch"}, "sort_by '", given, "' is none of ", join(names), did_you_mean(given, names), ".");
+    throw UsageError({"watch"}, "sort_by '", given, "' is none of ", join(names), guess_end(given, names));
   }
   std::stable_sort(rows.begin(), rows.end(), [&](const ProfileAverage& a, const ProfileAverage& b) {
     return field->second(a) > field->second(b);

@@ -122,8 +122,8 @@ TEST_F(CheckpointCommands, ConvertKeepsTheGroupsOfAnOptimizerOfManyRanksInTheirO
 }
 
 TEST_F(CheckpointCommands, ConvertRefusesNumbersWithoutNamesAndWritesNothing) {
-  const CommandResult result = run({"convert", kGolden + "python_files/save_state_sgd_w2/state", at("out"), "--to",
-                                    "hasten"});
+  const CommandResult result =
+      run({"convert", kGolden + "python_files/save_state_sgd_w2/state", at("out"), "--to", "hasten"});
 
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("--only model"));
@@ -262,10 +262,16 @@ TEST_F(CheckpointCommands, ShowOpensAStrangersPickleWithoutExecutingIt) {
 TEST_F(CheckpointCommands, MistakesAreToldWithTheRemedy) {
   EXPECT_EQ(run({"merge-weights", at("nothing")}).exit_code, 2);
   EXPECT_THAT(run({"merge-weights", at("nothing"), at("out")}).err, HasSubstr("there is no file or folder"));
-  EXPECT_THAT(run({"checkpoint", "lsit", at("")}).err, HasSubstr("did you mean 'list'?"));
+  EXPECT_THAT(run({"checkpoint", "lsit", at("")}).err, HasSubstr("did you mean 'list'? Expected one of diff, list"));
+  EXPECT_THAT(run({"checkpoint", "diff", at("a")}).err, HasSubstr("diff takes 2 paths, not 1. See"));
+  EXPECT_THAT(run({"convert"}).err,
+              HasSubstr("expected a source and an output beside the options, but none is given."));
+  EXPECT_THAT(run({"convert", "a"}).err, HasSubstr("but only 'a' is given."));
   EXPECT_THAT(run({"convert", kDcp + "/merged", at("x"), "--to", "torhc"}).err, HasSubstr("torch"));
   EXPECT_THAT(run({"convert", kDcp + "/merged", at("x"), "--rename", "x/y"}).err, HasSubstr("s/OLD/NEW/"));
   EXPECT_THAT(run({"convert", at(""), at("x")}).err, HasSubstr("no folder of weights"));
+  fs::create_directories(at("empty"));
+  EXPECT_THAT(run({"convert", at("empty"), at("x")}).err, HasSubstr("it is empty. Give the folder or file"));
   EXPECT_EQ(run({"convert", "--help"}).exit_code, 0);
 }
 

@@ -68,6 +68,13 @@ TEST(Hasten, WithoutACommandSaysHowItIsUsed) {
   EXPECT_EQ(result.err, kHelp);
 }
 
+TEST(Hasten, HelpIsACommandToo) {
+  EXPECT_EQ(hasten_with({"help"}).out, kHelp);
+  EXPECT_EQ(hasten_with({"help", "ps"}).out, hasten_with({"ps", "--help"}).out);
+  EXPECT_EQ(hasten_with({"help", "lanch"}).err, "hasten: unknown command 'lanch', did you mean 'launch'?\n");
+  EXPECT_EQ(hasten_with({"help", "ps", "env"}).exit_code, 2);
+}
+
 TEST(Hasten, SaysItsVersion) {
   EXPECT_EQ(hasten_with({"--version"}).out, std::string("hasten ") + version() + "\n");
 }
@@ -95,10 +102,10 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command :
-       {"launch", "ps", "watch", "stacks", "trace", "config", "env", "test", "tpu-config", "estimate-memory",
-        "merge-weights", "convert", "zero-to-fp32", "checkpoint", "track", "board", "plan", "verify", "to-fsdp2",
-        "completion"}) {
+  for (const char* command : {"launch",        "ps",      "watch",        "stacks",     "trace",
+                              "config",        "env",     "test",         "tpu-config", "estimate-memory",
+                              "merge-weights", "convert", "zero-to-fp32", "checkpoint", "track",
+                              "board",         "plan",    "verify",       "to-fsdp2",   "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -106,9 +106,15 @@ TEST_F(TrackCommands, WrongUseIsNamed) {
   const auto tracker = hasten_command({"track", "sync", folder_, "--to", "wand"});
   const auto empty = hasten_command({"track", "status", folder_});
   const auto none = hasten_command({"board"});
+  const auto nothing = hasten_command({"track", "status", folder_ / "nothing"});
+  const auto without_folder = hasten_command({"track", "status"});
 
   EXPECT_EQ(word.exit_code, 2);
-  EXPECT_THAT(word.err, HasSubstr("did you mean 'status'"));
+  EXPECT_THAT(word.err, HasSubstr("did you mean 'status'? Expected status, recover or sync"));
+  EXPECT_THAT(without_folder.err, HasSubstr("'status' has no folder. Expected"));
+  EXPECT_THAT(hasten_command({"track"}).err, HasSubstr("no action is given. Expected"));
+  EXPECT_THAT(nothing.err, HasSubstr("nothing'. Correct the path."));
+  EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_THAT(tracker.err, HasSubstr("did you mean 'wandb'"));
   EXPECT_THAT(empty.err, HasSubstr("holds no journal"));
   EXPECT_EQ(none.exit_code, 2);

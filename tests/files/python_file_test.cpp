@@ -193,6 +193,15 @@ TEST(Pickle, DamageIsToldWithTheByte) {
   }
 }
 
+TEST(Pickle, ATextInThePlaceOfWeightsIsNamedAsOne) {
+  for (const char* text : {"{\"a\": 1}", "x\n", "hello world, this is no model\n", "Notes on the model", "[1, 2, 3]"}) {
+    EXPECT_THAT([&] { read_pickle(text, "p"); }, ThrowsMessage<DataError>(HasSubstr("it is a text, not weights")))
+        << text;
+  }
+  EXPECT_THAT([&] { read_pickle("first line\nsecond", "p"); },
+              ThrowsMessage<DataError>(HasSubstr("with 'first line'.")));
+}
+
 TEST(Pickle, ManyLevelsNeedNoStack) {
   std::string deep(200'000, ']');
   deep += std::string(199'999, 'a') + ".";

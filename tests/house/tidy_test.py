@@ -244,6 +244,17 @@ class Tidy(unittest.TestCase):
                      "std::ostringstream out;\nout.imbue(std::locale::classic());\nout << 1234;"):
             self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"})
 
+    def test_messages_that_do_not_end_their_sentences_are_reported(self):
+        for code in ('throw UsageError(kOrigin, "no word");', 'throw DataError({"x"}, path, "no \'", word, "\' here");',
+                     'throw UsageError(kOrigin, "no \'", word, "\'", did_you_mean(word, names(1)), "; expected one.");',
+                     'throw UsageError(kOrigin, "no \'", word, "\'", did_you_mean(word, {"a", "b"}), ".");'):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"}, "[messages_end_their_sentences]")
+
+    def test_messages_that_end_their_sentences_are_not(self):
+        for code in ('throw UsageError(kOrigin, "no word. Give one.");', "throw UsageError(kOrigin, words);",
+                     'throw UsageError(kOrigin, "no \'", word, "\'", guess_end(word, names(1)), " Expected one.");'):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"})
+
     def test_a_link_that_leads_nowhere_is_reported(self):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
                                        "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")

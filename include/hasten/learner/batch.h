@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::learner {
 
@@ -84,7 +85,7 @@ inline Batch to_batch(const std::map<std::string, at::Tensor>& named, const Batc
   for (const auto& target : options.targets) {
     const auto found = named.find(target);
     if (found == named.end()) {
-      throw UsageError(Origin{"learner"}, "no '", target, "' in a batch of ", join(names), did_you_mean(target, names),
+      throw UsageError(Origin{"learner"}, "no '", target, "' in a batch of ", join(names), guess_end(target, names),
                        " Name the targets in BatchOptions::targets.");
     }
     batch.targets.push_back(found->second);

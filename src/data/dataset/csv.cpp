@@ -16,6 +16,7 @@
 #include "data/dataset/data_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/data/dataset/rows.h"
 
 namespace hasten::data {
@@ -243,8 +244,8 @@ std::vector<Column> columns_of(const std::string& path, const std::vector<std::s
   for (const CsvColumn& column : wanted) {
     const auto found = std::find(names.begin(), names.end(), column.name);
     if (found == names.end()) {
-      throw UsageError(kOrigin, "'", path, "' has no column '", column.name, "'", did_you_mean(column.name, names),
-                       "; it has: ", join(names), ". Correct the name.");
+      throw UsageError(kOrigin, "'", path, "' has no column '", column.name, "'", guess_end(column.name, names),
+                       " It has: ", join(names), ". Correct the name.");
     }
     if (!seen.insert(column.name).second) {
       throw UsageError(kOrigin, "CsvOptions.columns names '", column.name, "' twice. Leave one out.");
@@ -299,8 +300,8 @@ void CsvTable::throw_no_column(const std::string& name, bool numbers) const {
   for (const auto& [known, unused] : all_texts()) names.push_back(known);
   throw UsageError(kOrigin, "'", contents_->path, "' was read without a column '", name, "' of ",
                    numbers ? "numbers" : "texts",
-                   other ? text("; it holds ", numbers ? "texts" : "numbers") : did_you_mean(name, names),
-                   ". Read were: ", join(names), ". Name it in CsvOptions.columns.");
+                   other ? text("; it holds ", numbers ? "texts." : "numbers.") : guess_end(name, names),
+                   " Read were: ", join(names), ". Name it in CsvOptions.columns.");
 }
 
 at::Tensor CsvTable::operator[](const std::string& name) const {

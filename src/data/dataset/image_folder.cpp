@@ -11,6 +11,7 @@
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/data/dataset/rows.h"
 
@@ -109,7 +110,7 @@ const Image& ImageFolder::load(size_t index) const {
   try {
     apply_steps(contents_->options.steps, random, image);
   } catch (const std::exception& error) {
-    std::throw_with_nested(DataError(kOrigin, file, "a step failed on '", file, "': ", error.what()));
+    std::throw_with_nested(DataError(kOrigin, file, "a step failed on '", file, "': ", inner_words(error.what()), "."));
   }
   return image;
 }

@@ -10,6 +10,7 @@
 #include "data/dataset/data_file.h"
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 
 namespace hasten::data {
@@ -81,7 +82,7 @@ at::Tensor SafetensorsFile::operator[](const std::string& name) const {
   if (found != tensors().end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, unused] : tensors()) names.push_back(known);
-  throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names), "; it has ",
+  throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", guess_end(name, names), " It has ",
                    names.size(), names.size() <= 20 ? ": " + join(names) : "", ". Correct the name.");
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "files/base/origin.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::files {
 
@@ -20,7 +21,7 @@ size_t NamedSource::add(TensorInfo info) {
 size_t NamedSource::index_of(std::string_view name) const {
   const auto found = index_.find(std::string(name));
   if (found != index_.end()) return found->second;
-  throw UsageError(kOrigin, "'", path_, "' has no tensor '", name, "'", did_you_mean(name, names_), "; it has ",
+  throw UsageError(kOrigin, "'", path_, "' has no tensor '", name, "'", guess_end(name, names_), " It has ",
                    names_.size(), names_.size() <= 20 ? ": " + join(names_) : "", ". Correct the name.");
 }
 

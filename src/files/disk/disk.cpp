@@ -16,8 +16,35 @@
 
 namespace hasten::files {
 
+namespace {
+
+// Returns a sentence on what mends the system's error, "" where nothing is known.
+const char* remedy_of(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT:
+      return " Make room, or choose another folder.";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return " Choose a folder that can be written to.";
+    case EMFILE:
+    case ENFILE:
+      return " Raise ulimit -n.";
+    case ENOENT:
+    case ENOTDIR:
+    case ENAMETOOLONG:
+      return " Correct the path.";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 DiskError::DiskError(const std::string& what, const std::string& path, int code)
-    : DataError(kOrigin, path, "cannot ", what, " '", path, "': ", std::strerror(code), "."), code_(code) {}
+    : DataError(kOrigin, path, "cannot ", what, " '", path, "': ", std::strerror(code), ".", remedy_of(code)),
+      code_(code) {}
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/offload_folder.h"
 #include "hasten/files/folders/open_source.h"
 
@@ -83,7 +84,7 @@ const Catalog::Entry& Catalog::at(std::string_view name) const {
   const auto found = places_.find(std::string(name));
   if (found != places_.end()) return entries_[found->second];
   throw UsageError(Origin{"files"}, path_.empty() ? "the catalog" : path_, " has no tensor '", name, "'",
-                   did_you_mean(name, names_));
+                   guess_end(name, names_));
 }
 
 void Catalog::read(std::string_view name, const Box& box, void* target) const {

@@ -11,6 +11,7 @@
 #include "files/base/origin.h"
 #include "files/base/pieces.h"
 #include "files/python/tensor_files.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/disk/mapped_file.h"
 #include "hasten/files/python/python_file.h"
 
@@ -116,7 +117,7 @@ class DcpSource : public NamedSource {
 
 const PythonValue& attribute(const PythonValue& value, const char* name) {
   const PythonValue* found = value.is_object() ? value.as_object().attribute(name) : nullptr;
-  if (found == nullptr) throw DataError(kOrigin, "", "a ", value.type_name(), " has no '", name, "'");
+  if (found == nullptr) throw DataError(kOrigin, "", "a ", value.type_name(), " has no '", name, "'.");
   return *found;
 }
 
@@ -177,12 +178,12 @@ struct DcpReader {
                        .length = attribute(info, "length").as_uint()};
       if (place.file.empty() || place.file.find('/') != std::string::npos || place.file == ".." ||
           place.file.find('\0') != std::string::npos) {
-        throw DataError(kOrigin, "", "a chunk lies in '", place.file, "', which is not inside the folder");
+        throw DataError(kOrigin, "", "a chunk lies in '", place.file, "', which is not inside the folder.");
       }
       const PythonValue* transforms = info.as_object().attribute("transform_descriptors");
       if (transforms != nullptr && transforms->size() > 0) {
         throw DataError(kOrigin, "",
-                        "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions");
+                        "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions.");
       }
       if (offset != nullptr && !offset->is_none()) place.box.offset = chunk_sizes(*offset);
       places[attribute(index, "fqn").as_string()].push_back(std::move(place));
@@ -208,11 +209,11 @@ struct DcpReader {
     for (const PythonValue& chunk : chunks.as_items()) {
       const Box box{chunk_sizes(attribute(chunk, "offsets")), chunk_sizes(attribute(chunk, "sizes"))};
       if (box.offset.size() != box.size.size())
-        throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes");
+        throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes.");
       const auto place =
           std::find_if(all.begin(), all.end(), [&](const ChunkPlace& one) { return one.box.offset == box.offset; });
       if (place == all.end())
-        throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file");
+        throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file.");
       found.push_back(*place);
       found.back().box = box;
     }
@@ -280,7 +281,7 @@ DcpFolder DcpFolder::open(const std::string& path, const DcpOptions& options) {
     reader.read_entries(options.open_single_key);
   } catch (const DataError& error) {
     if (!error.path().empty()) throw;
-    fail_data(metadata, "it is no good metadata of DCP: ", error.what(), ".");
+    fail_data(metadata, "it is no good metadata of DCP: ", inner_words(error.what()), ".");
   }
   return folder;
 }

@@ -1,6 +1,7 @@
 // Parameters as ranges of the ranks' flat partitions; see deepspeed_folder.h. Facts from DeepSpeed's zero_to_fp32.py.
-#include "hasten/core/number.h"
 #include "hasten/files/folders/deepspeed_folder.h"
+#include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/manifest.h"
 
 #include <algorithm>
@@ -162,8 +163,8 @@ std::string tag_folder_of(const std::string& folder, const std::string& tag) {
       for (const auto& entry : fs::directory_iterator(folder)) {
         if (entry.is_directory()) tags.push_back(entry.path().filename().string());
       }
-      throw UsageError(kOrigin, "'", folder, "' has no checkpoint of tag '", name, "'", did_you_mean(name, tags),
-                       "; it has: ", join(tags), ".");
+      throw UsageError(kOrigin, "'", folder, "' has no checkpoint of tag '", name, "'", guess_end(name, tags),
+                       " It has: ", join(tags), ".");
     }
     return tagged.string();
   }
@@ -427,9 +428,9 @@ DeepSpeedFolder open_deepspeed_folder(const std::string& folder, const DeepSpeed
     result.param_groups = optimizers.param_groups;
   } catch (const DataError& error) {
     if (!error.path().empty()) throw;
-    fail_data(files.tag_folder, "it is no good checkpoint of DeepSpeed: ", error.what());
+    fail_data(files.tag_folder, "it is no good checkpoint of DeepSpeed: ", inner_words(error.what()), ".");
   } catch (const UsageError& error) {
-    fail_data(files.tag_folder, "it is no good checkpoint of DeepSpeed: ", error.what());
+    fail_data(files.tag_folder, "it is no good checkpoint of DeepSpeed: ", inner_words(error.what()), ".");
   }
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include "files/base/origin.h"
 #include "files/base/pieces.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/files/safetensors/safetensors_source.h"
@@ -43,7 +44,7 @@ uint64_t header_bytes(const PosixFile& file) {
 
 /// Adds an error for `file` unless its size and header agree with the manifest. Returns it opened if they do.
 std::shared_ptr<const SourceFile> verify_file(const ManifestFile& file, const std::string& folder,
-                                             Verification& result) {
+                                              Verification& result) {
   const std::string path = path_in(folder, file.name);
   try {
     auto opened = SourceFile::open(path);
@@ -61,7 +62,7 @@ std::shared_ptr<const SourceFile> verify_file(const ManifestFile& file, const st
     }
     return opened;
   } catch (const DataError& error) {
-    result.errors.push_back(text(file.name, ": ", error.what()));
+    result.errors.push_back(text(file.name, ": ", inner_words(error.what())));
     return nullptr;
   }
 }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "files/base/origin.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::files {
 namespace {
@@ -32,8 +33,8 @@ size_t holder_of(const Manifest& have, const std::unordered_map<std::string_view
   if (found == index.end()) {
     std::vector<std::string> names;
     for (const ManifestTensor& tensor : have.tensors) names.push_back(tensor.info.name);
-    throw UsageError(kOrigin, "the checkpoint has no tensor '", name, "'", did_you_mean(name, names),
-                     ". Correct the name, or load with strict = false.");
+    throw UsageError(kOrigin, "the checkpoint has no tensor '", name, "'", guess_end(name, names),
+                     " Correct the name, or load with strict = false.");
   }
   const std::string& tied = have.tensors[found->second].tied_to;
   return tied.empty() ? found->second : index.at(tied);

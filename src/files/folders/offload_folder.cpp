@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/base/cast.h"
 #include "hasten/files/base/stand_in.h"
 #include "hasten/files/safetensors/safetensors_source.h"
@@ -148,7 +149,7 @@ class OffloadSource : public TensorSource {
   const Place& at(std::string_view name) const {
     const auto found = places_.find(std::string(name));
     if (found != places_.end()) return found->second;
-    throw UsageError(Origin{"files"}, folder_, " has no tensor '", name, "'", did_you_mean(name, names_));
+    throw UsageError(Origin{"files"}, folder_, " has no tensor '", name, "'", guess_end(name, names_));
   }
 
   static void require_size(const Place& place) {

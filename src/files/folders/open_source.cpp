@@ -9,6 +9,7 @@
 
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
 #include "hasten/files/folders/manifest.h"
@@ -58,8 +59,8 @@ class RenamedSource : public TensorSource {
   const std::string& old(std::string_view name) const {
     const auto found = old_.find(std::string(name));
     if (found != old_.end()) return found->second;
-    throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names_),
-                     ". Correct the name.");
+    throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", guess_end(name, names_),
+                     " Correct the name.");
   }
   TensorSourcePtr source_;
   std::vector<std::string> names_;
@@ -168,8 +169,11 @@ std::vector<std::string> sharded_files(const std::string& folder) {
   }
   throw UsageError(kOrigin, "'", folder,
                    "' is no folder of weights: expected manifest.json, model.safetensors, pytorch_model.bin, an index, "
-                   ".metadata (DCP), pytorch_model_fsdp_0 or latest (DeepSpeed); it has ",
-                   names.size() <= 20 ? join(names) : text(names.size(), " files"), ".");
+                   ".metadata (DCP), pytorch_model_fsdp_0 or latest (DeepSpeed); it ",
+                   names.empty()        ? "is empty"
+                   : names.size() <= 20 ? "has " + join(names)
+                                        : text("has ", names.size(), " files"),
+                   ". Give the folder or file of the weights.");
 }
 
 std::string form_of_folder(const std::string& folder, const std::string& part) {
@@ -183,7 +187,8 @@ std::string form_of_folder(const std::string& folder, const std::string& part) {
   });
   if (index || has_entry(folder, "model.safetensors") || has_entry(folder, "pytorch_model.bin")) {
     const auto files = find_weights(folder).files;
-    const bool safe = std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".safetensors"); });
+    const bool safe =
+        std::all_of(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".safetensors"); });
     return safe ? "safetensors" : "torch";
   }
   if (!sharded_files(folder).empty()) return "safetensors";
@@ -197,14 +202,17 @@ void require_pytorchs(const std::string& file, bool stated) {
   const std::string* format = header.find_metadata("format");
   if (format != nullptr ? *format == "pt" : header.metadata.empty() || stated) return;
   if (format == nullptr) {
-    throw DataError(kOrigin, file, "'", file, "' has metadata without \"format\", so it may be of any framework; expected "
-                    "\"pt\". Save it with {\"format\": \"pt\"}, or name the form: --from safetensors, SourceOptions::form.");
+    throw DataError(
+        kOrigin, file, "'", file,
+        "' has metadata without \"format\", so it may be of any framework; expected "
+        "\"pt\". Save it with {\"format\": \"pt\"}, or name the form: --from safetensors, SourceOptions::form.");
   }
   static const std::map<std::string, std::string> kNames{{"tf", "TensorFlow"}, {"flax", "Flax"}, {"np", "NumPy"},
                                                          {"mlx", "MLX"},       {"jax", "JAX"},   {"paddle", "Paddle"}};
   const auto name = kNames.find(*format);
-  throw DataError(kOrigin, file, "'", file, "' holds weights of ", name == kNames.end() ? "another framework" : name->second,
-                  " (format '", *format, "'), whose layouts are not PyTorch's; expected 'pt'. Load and save the model with "
+  throw DataError(kOrigin, file, "'", file, "' holds weights of ",
+                  name == kNames.end() ? "another framework" : name->second, " (format '", *format,
+                  "'), whose layouts are not PyTorch's; expected 'pt'. Load and save the model with "
                   "its framework's converter to PyTorch.");
 }
 
@@ -294,8 +302,8 @@ TensorSourcePtr open_source(const std::string& path, const SourceOptions& option
   static const std::vector<std::string> kForms{"safetensors", "torch",     "hasten",    "dcp",
                                                "fsdp",        "deepspeed", "accelerate"};
   if (!options.form.empty() && std::find(kForms.begin(), kForms.end(), options.form) == kForms.end()) {
-    throw UsageError(kOrigin, "there is no form '", options.form, "'", did_you_mean(options.form, kForms),
-                     "; expected one of ", join(kForms), ".");
+    throw UsageError(kOrigin, "there is no form '", options.form, "'", guess_end(options.form, kForms),
+                     " Expected one of ", join(kForms), ".");
   }
   if (!fs::exists(path)) throw UsageError(kOrigin, "there is no file or folder '", path, "'. Correct the path.");
   if (fs::is_directory(path)) return open_folder(tagged_folder(path, options.tag), options);

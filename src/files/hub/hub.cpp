@@ -17,6 +17,7 @@
 #include "hasten/core/hash.h"
 #include "hasten/core/http.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/value.h"
 #include "hasten/files/disk/disk.h"
@@ -64,7 +65,7 @@ Settings settings_of(DownloadOptions options, const Environment& environment) {
   static const std::vector<std::string> kTypes{"model", "dataset", "space"};
   if (std::find(kTypes.begin(), kTypes.end(), options.repo_type) == kTypes.end()) {
     throw UsageError(kHub, "repo_type '", options.repo_type, "' is none of ", join(kTypes),
-                     did_you_mean(options.repo_type, kTypes), ".");
+                     guess_end(options.repo_type, kTypes));
   }
   if (options.cache_dir.empty()) options.cache_dir = cache_root(environment);
   if (options.endpoint.empty()) options.endpoint = environment.text("HF_ENDPOINT").value_or("https://huggingface.co");

@@ -531,6 +531,15 @@ bool Machine::step() {
   fail(text("it has the unknown opcode ", static_cast<int>(opcode)));
 }
 
+// Returns true if bytes that are no pickle from byte `at` on are a text. Pickles of protocol 0 are printable, too, but
+// damage among the first few bytes of one is rare.
+bool is_text(std::string_view bytes, size_t at, bool is_unknown_opcode) {
+  if (at >= 16 || (bytes.size() < 8 && !is_unknown_opcode)) return false;
+  const std::string_view head = bytes.substr(0, 256);
+  return std::all_of(head.begin(), head.end(),
+                     [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });
+}
+
 }  // namespace
 
 Pickle read_pickle(std::string_view bytes, const std::string& path, const PickleOptions& options, uint64_t offset) {
@@ -541,8 +550,12 @@ Pickle read_pickle(std::string_view bytes, const std::string& path, const Pickle
     pickle.unknown_names = std::move(machine.unknown_names());
     return pickle;
   } catch (const BadPickle& error) {
-    fail_data(path, "its pickle is damaged at byte ", offset + machine.opcode_position(), ": ", error.what,
-              ". Get the file again.");
+    const size_t at = machine.opcode_position();
+    if (offset == 0 && is_text(bytes, at, error.what.find("unknown opcode") != std::string::npos)) {
+      fail_data(path, "it is a text, not weights: it begins with '",
+                bytes.substr(0, std::min<size_t>(bytes.find('\n'), 40)), "'. Give the file or folder of the weights.");
+    }
+    fail_data(path, "its pickle is damaged at byte ", offset + at, ": ", error.what, ". Get the file again.");
   }
 }
 

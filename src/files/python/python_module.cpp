@@ -5,6 +5,7 @@
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
 #include "files/python/tensor_files.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/python/python_file.h"
 
 namespace hasten::files {
@@ -123,7 +124,7 @@ class PythonSource : public NamedSource {
       files_.read(tensors_[index], box, target);
     } catch (const DataError& error) {
       if (!error.path().empty()) throw;
-      fail_data(path(), "'", names()[index], "': ", error.what());
+      fail_data(path(), "'", names()[index], "': ", inner_words(error.what()), ".");
     }
   }
 

@@ -13,6 +13,7 @@
 
 #include "files/base/origin.h"
 #include "hasten/core/number.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/base/box.h"
 
 namespace hasten::files {
@@ -399,8 +400,8 @@ const PythonValue& PythonValue::at(std::string_view key) const {
   if (const PythonValue* found = find(key)) return *found;
   std::vector<std::string> keys;
   for (const auto& [known, value] : as_pairs()) keys.push_back(key_text(known));
-  throw DataError(kOrigin, "", "a Python dict has no key '", key, "'", did_you_mean(key, keys), "; it has ",
-                  keys.size(), keys.size() <= 20 ? text(" (", join(keys), ")") : "", ".");
+  throw DataError(kOrigin, "", "a Python dict has no key '", key, "'", guess_end(key, keys), " It has ", keys.size(),
+                  keys.size() <= 20 ? text(" (", join(keys), ")") : "", ".");
 }
 
 const PythonValue& PythonValue::operator[](size_t index) const {

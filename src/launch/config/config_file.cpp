@@ -11,6 +11,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/launch/config/config_value.h"
 #include "hasten/launch/options/command_line.h"
@@ -157,8 +158,8 @@ Config load_config(const std::string& path) {
 Config basic_config(const std::string& mixed_precision, int num_gpus) {
   static const std::vector<std::string> kChoices = {"no", "fp16", "bf16", "fp8"};
   if (std::find(kChoices.begin(), kChoices.end(), mixed_precision) == kChoices.end()) {
-    throw UsageError({"config"}, "mixed_precision '", mixed_precision, "'", did_you_mean(mixed_precision, kChoices),
-                     "; expected one of ", join(kChoices), '.');
+    throw UsageError({"config"}, "mixed_precision '", mixed_precision, "'", guess_end(mixed_precision, kChoices),
+                     " Expected one of ", join(kChoices), '.');
   }
   Config config;
   config.given = Value::map({{"distributed_type", num_gpus > 1 ? "MULTI_GPU" : "NO"},

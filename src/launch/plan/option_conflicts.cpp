@@ -63,6 +63,19 @@ void precision(const LaunchSettings& settings, const Machine& machine, Problems&
   }
 }
 
+// "0,2", "all", and the names that CUDA gives GPUs and their parts.
+void devices(const LaunchSettings& settings, Problems& problems) {
+  const std::string ids = settings.text("gpu_ids").value_or("all");
+  if (ids == "all") return;
+  for (const std::string& part : split(ids, ',')) {
+    const std::string word = std::string(core::trim(part));
+    const auto number = core::whole_number<int64_t>(word);
+    if (number ? *number >= 0 : word.starts_with("GPU-") || word.starts_with("MIG-")) continue;
+    problems.push_back(text(shown(settings, "gpu_ids"), " names '", word,
+                            "', which is no GPU; expected numbers such as 0,2, names such as GPU-8932f937, or all"));
+  }
+}
+
 void program(const LaunchSettings& settings, Problems& problems) {
   const bool no_python = settings.on("no_python");
   if (settings.on("module") && no_python && !settings.on("run_path")) {
@@ -138,6 +151,7 @@ std::vector<std::string> option_conflicts(const LaunchSettings& settings, const 
   ways_of_training(settings, problems);
   sharding(settings, problems);
   precision(settings, machine, problems);
+  devices(settings, problems);
   program(settings, problems);
   rendezvous(settings, problems);
   output(settings, problems);

@@ -145,6 +145,16 @@ std::string host_list(const RemotePlan& plan, const std::string& after_each) {
 
 constexpr const char* kHexDigits = "0123456789abcdef";
 
+// DeepSpeed's own names of the filters may stand in configurations of one machine.
+void refuse_filters_without_hosts(const LaunchSettings& settings) {
+  for (const char* name : {"include", "exclude"}) {
+    if (!settings.has(name)) continue;
+    throw UsageError({"launch"}, "--", name, " '", *settings.text(name),
+                     "' chooses among machines, and there is neither a hostfile nor a job that names some. Give "
+                     "--hostfile, or leave it out.");
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::string> forwarded(const Environment& environment) {
@@ -180,11 +190,14 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
   std::vector<Host> hosts;
   if (!hostfile.empty()) {
     const auto content = read_file(hostfile);
-    if (!content) throw UsageError({"launch"}, "the hostfile '", hostfile, "' cannot be read.");
+    if (!content) throw UsageError({"launch"}, "the hostfile '", hostfile, "' cannot be read. Check the path.");
     hosts = read_hostfile(*content, hostfile);
   } else {
     hosts = hosts_of_job(settings, cluster, settings.of("launcher").source == Source::kOption);
-    if (hosts.empty()) return std::nullopt;
+    if (hosts.empty()) {
+      refuse_filters_without_hosts(settings);
+      return std::nullopt;
+    }
   }
   RemotePlan plan;
   plan.launcher = launcher_named(launcher, cluster);

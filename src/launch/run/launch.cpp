@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/launch/base/standard_descriptors.h"
 #include "launch/workers/error_file.h"
 
@@ -46,8 +47,8 @@ Environment with_options(const Environment& inherited, const LaunchOptions& opti
   auto variables = inherited.variables();
   if (const std::string& precision = options.mixed_precision; !precision.empty()) {
     if (std::find(kPrecisions.begin(), kPrecisions.end(), precision) == kPrecisions.end()) {
-      throw UsageError({"launch"}, "mixed_precision is '", precision, "'", did_you_mean(precision, kPrecisions),
-                       "; expected one of ", join(kPrecisions), '.');
+      throw UsageError({"launch"}, "mixed_precision is '", precision, "'", guess_end(precision, kPrecisions),
+                       " Expected one of ", join(kPrecisions), '.');
     }
     variables["ACCELERATE_MIXED_PRECISION"] = precision;
   }

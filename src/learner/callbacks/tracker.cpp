@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/sentence.h"
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
 
@@ -48,8 +49,8 @@ void TrackerCallback::before_fit(Learner& learn) {
   new_best = has_row = trained = false;
   const auto known = learn.recorder().columns();
   if (std::find(known.begin(), known.end(), options.monitor) != known.end()) return;
-  throw UsageError(Origin{"learner"}, "no column '", options.monitor, "' to monitor",
-                   did_you_mean(options.monitor, known), " Columns: ", join(known), ".");
+  throw UsageError(Origin{"learner"}, "no column '", options.monitor, "' to monitor", guess_end(options.monitor, known),
+                   " Columns: ", join(known), ".");
 }
 
 void TrackerCallback::before_train(Learner& /*learn*/) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/files/folders/offload_folder.h"
 #include "hasten/offload/units/set_tensor.h"
 
@@ -27,7 +28,7 @@ class MemorySource : public files::TensorSource {
   const files::TensorInfo& info(std::string_view name) const override {
     const auto found = infos_.find(std::string(name));
     if (found != infos_.end()) return found->second;
-    throw UsageError(Origin{"offload"}, path_, " has no tensor '", name, "'", did_you_mean(name, names_));
+    throw UsageError(Origin{"offload"}, path_, " has no tensor '", name, "'", guess_end(name, names_));
   }
   void read(std::string_view name, const files::Box& box, void* target) const override {
     const auto& shape = info(name).shape;

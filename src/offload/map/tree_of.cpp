@@ -8,6 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/core/sentence.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/process/device.h"
 
@@ -113,7 +114,7 @@ DeviceMap device_map_by_name(const ModuleTree& tree, const std::string& name, co
     return infer_within(tree, get_balanced_memory(tree, options, name == "balanced_low_0"), options);
   }
   throw UsageError(Origin{"offload"}, "'", name, "' is no device map",
-                   did_you_mean(name, {"auto", "balanced", "balanced_low_0", "sequential"}),
+                   guess_end(name, {"auto", "balanced", "balanced_low_0", "sequential"}),
                    " Expected a map, or 'auto', 'balanced', 'balanced_low_0' or 'sequential'.");
 }
 
@@ -140,7 +141,7 @@ void retie_parameters(torch::nn::Module& module, const std::vector<std::vector<s
     for (const auto& name : group) {
       const auto found = by_name.find(name);
       if (found == by_name.end()) {
-        throw UsageError(Origin{"offload"}, "the module has no tensor '", name, "' to tie", did_you_mean(name, names));
+        throw UsageError(Origin{"offload"}, "the module has no tensor '", name, "' to tie", guess_end(name, names));
       }
       if (!source.defined() && !found->second.is_meta()) source = found->second;
     }

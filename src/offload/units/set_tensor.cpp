@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/core/sentence.h"
+
 namespace hasten::offload {
 namespace {
 
@@ -72,7 +74,7 @@ at::ScalarType scalar_type_of_name(std::string_view name) {
   if (const auto dtype = files::dtype_of_torch_name(name)) return scalar_type_of(*dtype);
   std::vector<std::string> names;
   for (const auto& [file, torch] : kTypes) names.emplace_back(files::torch_name(file));
-  throw UsageError(Origin{"offload"}, "'", name, "' is no dtype", did_you_mean(name, names), ". Expected one of ",
+  throw UsageError(Origin{"offload"}, "'", name, "' is no dtype", guess_end(name, names), " Expected one of ",
                    join(names), ".");
 }
 

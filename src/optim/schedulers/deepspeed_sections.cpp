@@ -3,6 +3,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/core/sentence.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 
 namespace hasten::optim::deepspeed {
@@ -98,8 +99,8 @@ class Params {
       if (std::find(known_.begin(), known_.end(), key) != known_.end() || key == "last_batch_iteration" ||
           key == "verbose")
         continue;
-      throw UsageError(Origin{"optim"}, "scheduler ", type_, " has no parameter ", key, did_you_mean(key, known_),
-                       ". It has ", join(known_), ".");
+      throw UsageError(Origin{"optim"}, "scheduler ", type_, " has no parameter ", key, guess_end(key, known_),
+                       " It has ", join(known_), ".");
     }
   }
 
@@ -189,7 +190,7 @@ std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, con
   if (type == "OneCycle") return make<OneCycle>(optimizer, own);
   const std::vector<std::string> names = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
   throw UsageError(Origin{"optim"}, "scheduler.type is ", type, "; expected one of ", join(names),
-                   did_you_mean(type, names), ".");
+                   guess_end(type, names));
 }
 
 }  // namespace hasten::optim::deepspeed

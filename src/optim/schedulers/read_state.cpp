@@ -2,6 +2,7 @@
 #include "optim/schedulers/read_state.h"
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::optim::detail {
 
@@ -15,8 +16,8 @@ void read_state(const std::string& scheduler, const std::function<void()>& read)
   try {
     read();
   } catch (const UsageError& error) {
-    throw UsageError(Origin{"optim"}, scheduler, ": the state cannot be read: ", error.what(),
-                     " Expected what state() gave.");
+    throw UsageError(Origin{"optim"}, scheduler, ": the state cannot be read: ", inner_words(error.what()),
+                     ". Expected what state() gave.");
   }
 }
 

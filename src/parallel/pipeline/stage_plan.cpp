@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/plan/balance.h"
 
@@ -60,7 +61,7 @@ std::vector<int> stages_by_names(const std::vector<StageModule>& modules, const 
         if (known.back() != module.block && std::find(known.begin(), known.end(), module.block) == known.end())
           known.push_back(module.block);
       }
-      throw UsageError(kPlanOrigin, "stages: '", name, "' is no module with parameters", did_you_mean(name, known));
+      throw UsageError(kPlanOrigin, "stages: '", name, "' is no module with parameters", guess_end(name, known));
     }
     const auto begin = static_cast<size_t>(found - modules.begin());
     if (begin <= (begins.empty() ? 0 : begins.back())) {

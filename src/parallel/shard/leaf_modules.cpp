@@ -5,6 +5,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/plan/module_tree.h"
@@ -20,8 +21,8 @@ std::vector<std::string> set_moe_leaf_modules(const std::shared_ptr<Sharding>& s
     if (!leaf_names(model, {.leaf_classes = {wanted}}).empty()) continue;
     const std::vector<std::string> names(there.begin(), there.end());
     throw UsageError(Origin{"shard"}, "no module has the class ", wanted,
-                     ", which set_moe_leaf_modules (transformer_moe_cls_names) names", did_you_mean(wanted, names),
-                     ". The model's classes are ", join(names), ".");
+                     ", which set_moe_leaf_modules (transformer_moe_cls_names) names", guess_end(wanted, names),
+                     " The model's classes are ", join(names), ".");
   }
   std::vector<std::string> added;
   for (const auto& wanted : classes) {

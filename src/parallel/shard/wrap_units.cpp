@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::parallel {
 namespace {
@@ -69,8 +70,8 @@ std::vector<std::string> ignored_names(const torch::nn::Module& module, const st
     }
     if (found.size() == before) {
       throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern,
-                       "' matches no module and no parameter of the model", did_you_mean(pattern, modules),
-                       ". The modules are ", join(modules), ".");
+                       "' matches no module and no parameter of the model", guess_end(pattern, modules),
+                       " The modules are ", join(modules), ".");
     }
   }
   return found;

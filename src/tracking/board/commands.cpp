@@ -99,6 +99,9 @@ std::vector<std::filesystem::path> find_journals(const std::filesystem::path& fo
     if (is_first_part(entry->path())) journals.push_back(entry->path());
   }
   std::sort(journals.begin(), journals.end());
+  if (journals.empty() && !std::filesystem::exists(folder)) {
+    throw UsageError(Origin{"tracking"}, "there is no folder '", folder.string(), "'. Correct the path.");
+  }
   if (journals.empty()) {
     throw DataError(Origin{"tracking"}, folder, "'", folder.string(),
                     "' holds no journal (journal.jsonl) of a run. Name a run's folder, or one above it.");

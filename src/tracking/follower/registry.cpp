@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "tracking/sinks/csv.h"
 #include "tracking/sinks/mlflow.h"
 #include "tracking/sinks/tensorboard.h"
@@ -100,7 +101,7 @@ const RegistryEntry& Registry::at(const std::string& name) const {
   if (const auto* entry = find(name)) return *entry;
   auto known = names();
   known.push_back("all");
-  throw UsageError(Origin{"tracking"}, "unknown tracker '", name, "'", did_you_mean(name, known),
+  throw UsageError(Origin{"tracking"}, "unknown tracker '", name, "'", guess_end(name, known),
                    " Known are: ", join(known), ".");
 }
 

@@ -6,6 +6,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/path_search.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "tracking/follower/child.h"
 
@@ -43,7 +44,7 @@ void check_options(const RegistryEntry& entry, const core::Value& options) {
   if (!options.is_map() || !entry.make || !entry.is_built_in) return;
   for (const auto& [key, value] : options.as_map()) {
     if (std::find(entry.options.begin(), entry.options.end(), key) != entry.options.end()) continue;
-    throw UsageError(kOrigin, "the tracker '", name, "' has no option '", key, "'", did_you_mean(key, entry.options),
+    throw UsageError(kOrigin, "the tracker '", name, "' has no option '", key, "'", guess_end(key, entry.options),
                      " It has: ", entry.options.empty() ? "none" : join(entry.options), ".");
   }
 }
@@ -139,8 +140,8 @@ ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value&
     for (const auto& [name, options] : init_kwargs.as_map()) {
       if (seen.count(name) != 0) continue;
       const auto used = resolved.names();
-      throw UsageError(kOrigin, "init_kwargs is for '", name, "', which log_with does not name",
-                       did_you_mean(name, used), " It names: ", used.empty() ? "nothing" : join(used), ".");
+      throw UsageError(kOrigin, "init_kwargs is for '", name, "', which log_with does not name", guess_end(name, used),
+                       " It names: ", used.empty() ? "nothing" : join(used), ".");
     }
   } else if (!init_kwargs.is_null() && !init_kwargs.empty()) {
     throw UsageError(kOrigin, "init_kwargs is ", init_kwargs.to_json(),

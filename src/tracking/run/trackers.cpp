@@ -10,6 +10,7 @@
 #include <string>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/shell.h"
 #include "hasten/core/socket.h"
 #include "hasten/tracking/follower/follower.h"
@@ -433,8 +434,8 @@ TrackerHandle Trackers::tracker(const std::string& name) const {
   impl_->require_started("get_tracker");
   const auto& names = impl_->names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw UsageError(kRoom, "no tracker '", name, "' is in use", did_you_mean(name, names),
-                     " In use are: ", join(names), ".");
+    throw UsageError(kRoom, "no tracker '", name, "' is in use", guess_end(name, names), " In use are: ", join(names),
+                     ".");
   }
   return TrackerHandle(*this, name);
 }

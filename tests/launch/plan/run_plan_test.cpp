@@ -57,7 +57,7 @@ TEST(RunPlan, MachinesMayHaveDifferentNumbersOfProcesses) {
   EXPECT_EQ(second.processes_of_machines, (std::vector<int>{1, 3}));
   EXPECT_THAT(refused({"--nnodes", "3", "--master_addr", "h", "--nproc_per_node", "1,3", "-n", "5"}),
               ::testing::AllOf(HasSubstr("--nproc_per_node 1,3 has 2 numbers, but --nnodes is 3"),
-                             HasSubstr("--nproc_per_node 1,3 makes 4 processes, but --num_processes is 5")));
+                               HasSubstr("--nproc_per_node 1,3 makes 4 processes, but --num_processes is 5")));
   EXPECT_THAT(refused({"--nnodes", "2", "--master_addr", "h", "--nproc_per_node", "0,x"}),
               ::testing::AllOf(HasSubstr("'0' of '0,x'"), HasSubstr("'x' of '0,x'")));
   EXPECT_THAT(refused({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "--nproc_per_node", "1,3"}),
@@ -120,6 +120,16 @@ TEST(RunPlan, NumbersThatNoClusterHasAreRefused) {
             one("--nnodes 2147483647 are more than 1048576 machines"));
   EXPECT_EQ(refused({"--nnodes", "1048576", "--nproc_per_node", "1048576", "--master_addr", "h"}),
             one("--nproc_per_node 1048576 * 1048576 machines are more than 2147483647 processes"));
+}
+
+TEST(RunPlan, GpusThatAreNoneAreRefused) {
+  EXPECT_EQ(
+      refused({"--gpu_ids", "0,x"}),
+      one("--gpu_ids 0,x names 'x', which is no GPU; expected numbers such as 0,2, names such as GPU-8932f937, or "
+          "all"));
+  EXPECT_NE(refused({"--gpu_ids", "-1"}).find("names '-1'"), std::string::npos);
+  EXPECT_EQ(refused({"--cpu", "--gpu_ids", "0, 2,GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"}), "");
+  EXPECT_EQ(refused({"--cpu", "--gpu_ids", "all"}), "");
 }
 
 TEST(RunPlan, ListsAllContradictionsInOneMessage) {

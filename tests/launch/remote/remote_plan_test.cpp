@@ -47,6 +47,14 @@ TEST(RemotePlan, ThereIsNoneUnlessItIsAskedFor) {
   EXPECT_FALSE(remote_plan_of({"--hostfile", "hosts", "--deepspeed_multinode_launcher", "standard"}));
 }
 
+TEST(RemotePlan, FiltersWithoutMachinesAreRefused) {
+  EXPECT_EQ(remote_refusal({"--include", "node1"}),
+            "[launch] --include 'node1' chooses among machines, and there is neither a hostfile nor a job that names "
+            "some. Give --hostfile, or leave it out.");
+  EXPECT_NE(remote_refusal({"--exclude", "node1"}), "");
+  EXPECT_EQ(remote_refusal({"--include", "node1", "--hostfile", "hosts"}), "");
+}
+
 TEST(RemotePlan, EachMachineGetsTheCommandOfAStaticRun) {
   const auto run = remote_plan_of({"--hostfile", "hosts", "--exclude", "small", "--mixed_precision", "bf16", "--cpu"});
 
