@@ -28,7 +28,8 @@ int board(const std::vector<std::string>& words) {
   const auto line = read_options("board", board_options(), words, 1000);
   if (line.help) return std::cout << help_of(kBoardHelp, board_options(), colours_wanted()), 0;
   if (line.rest.empty())
-    throw UsageError(Origin{"board"}, "no folder; expected at least one. Name folders of runs, as in 'hasten board runs'.");
+    throw UsageError(Origin{"board"},
+                     "no folder; expected at least one. Name folders of runs, as in 'hasten board runs'.");
   const std::vector<std::filesystem::path> folders(line.rest.begin(), line.rest.end());
   for (const auto& folder : folders) {
     if (!std::filesystem::is_directory(folder))

@@ -28,7 +28,8 @@ using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 constexpr const char* kPointer =
-    "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e"
+    "version https://git-lfs.github.com/spec/v1\noid "
+    "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e"
     "2393\nsize 12345\n";
 
 void put_bytes(const std::string& path, const std::string& bytes) {
@@ -46,7 +47,8 @@ TEST(StandIn, PointersAndPagesAreKnownByTheirFirstBytes) {
 TEST(StandIn, EveryFormOfWeightsIsAnsweredWithWhatTheFileIs) {
   for (const auto& [content, words] :
        {std::pair<std::string, const char*>(kPointer, "Git LFS"), {"<!doctype html>\n<p>Sign in</p>", "web page"}}) {
-    for (const char* name : {"model.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "manifest.json"}) {
+    for (const char* name :
+         {"model.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "manifest.json"}) {
       const ScratchFolder folder;
       put_bytes(folder / name, content);
 
@@ -118,7 +120,8 @@ class IndexOfFiles : public ::testing::Test {
 TEST_F(IndexOfFiles, DecidesFromWhichFileATensorIsRead) {
   put("a.safetensors", {{"x", 1}, {"stale", 5}});
   put("b.safetensors", {{"x", 2}, {"y", 3}});
-  put_bytes(folder_ / "model.safetensors.index.json", R"({"weight_map": {"x": "b.safetensors", "y": "b.safetensors"}})");
+  put_bytes(folder_ / "model.safetensors.index.json",
+            R"({"weight_map": {"x": "b.safetensors", "y": "b.safetensors"}})");
   put_bytes(folder_ / "other.index.json", R"({"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}})");
 
   const TensorSourcePtr one = open_source(folder_ / "model.safetensors.index.json");
@@ -129,13 +132,15 @@ TEST_F(IndexOfFiles, DecidesFromWhichFileATensorIsRead) {
   EXPECT_EQ(value(*other, "y"), 3);
   EXPECT_FALSE(other->contains("stale"));
   ASSERT_EQ(other->remarks().size(), 1U);
-  EXPECT_THAT(other->remarks()[0], HasSubstr("2 tensors that it does not name there, and that are left out: stale, x."));
+  EXPECT_THAT(other->remarks()[0],
+              HasSubstr("2 tensors that it does not name there, and that are left out: stale, x."));
   EXPECT_THAT(one->remarks(), IsEmpty());
 }
 
 TEST_F(IndexOfFiles, ATensorThatIsNotInItsFileIsNamed) {
   put("a.safetensors", {{"x", 1}});
-  put_bytes(folder_ / "model.safetensors.index.json", R"({"weight_map": {"x": "a.safetensors", "y": "a.safetensors"}})");
+  put_bytes(folder_ / "model.safetensors.index.json",
+            R"({"weight_map": {"x": "a.safetensors", "y": "a.safetensors"}})");
 
   EXPECT_THAT([&] { open_source(folder_.path()); },
               ThrowsMessage<DataError>(AllOf(HasSubstr("tensor 'y'"), HasSubstr("a.safetensors"))));
@@ -155,15 +160,19 @@ void put_format(const std::string& path, const std::vector<std::pair<std::string
 }
 
 TEST_F(IndexOfFiles, WeightsOfOtherFrameworksAreRefusedByName) {
-  for (const auto& [format, name] :
-       {std::pair("tf", "TensorFlow"), {"flax", "Flax"}, {"np", "NumPy"}, {"mlx", "MLX"}, {"odd", "another framework"}}) {
+  for (const auto& [format, name] : {std::pair("tf", "TensorFlow"),
+                                     {"flax", "Flax"},
+                                     {"np", "NumPy"},
+                                     {"mlx", "MLX"},
+                                     {"odd", "another framework"}}) {
     put_format(folder_ / "model.safetensors", {{"format", format}});
     put_format(folder_ / "shard.safetensors", {{"format", format}});
     put_bytes(folder_ / "other.index.json", R"({"x": "shard.safetensors"})");
 
     EXPECT_THAT([&] { open_source(folder_.path()); }, ThrowsMessage<DataError>(HasSubstr(name))) << format;
     EXPECT_THAT([&] { open_source(folder_ / "other.index.json"); }, ThrowsMessage<DataError>(HasSubstr(name)));
-    EXPECT_THAT([&] { open_source(folder_.path(), {.form = "safetensors"}); }, ThrowsMessage<DataError>(HasSubstr(name)));
+    EXPECT_THAT([&] { open_source(folder_.path(), {.form = "safetensors"}); },
+                ThrowsMessage<DataError>(HasSubstr(name)));
   }
 }
 

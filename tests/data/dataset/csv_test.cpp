@@ -129,7 +129,7 @@ TEST_F(Csv, AnEmptyFileOrAHeaderThatNamesAColumnTwiceIsRefused) {
 
 TEST_F(Csv, WrongColumnsAreNamedWithTheNearest) {
   EXPECT_EQ(misused({.columns = {{"aeg"}}}), "[data] '" + path("a.csv") +
-                                                 "' has no column 'aeg', did you mean 'age'?; it has: age, name. "
+                                                 "' has no column 'aeg', did you mean 'age'? It has: age, name. "
                                                  "Correct the name.");
   EXPECT_NE(misused({.columns = {{"age"}, {"age"}}}).find("names 'age' twice"), std::string::npos);
   EXPECT_NE(misused({.separator = '"'}).find("separator"), std::string::npos);

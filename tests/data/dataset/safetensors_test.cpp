@@ -123,7 +123,7 @@ TEST_F(Safetensors, AWrongNameGetsTheNearestOne) {
 
   EXPECT_EQ(words_of<UsageError>([&] { file["wieght"]; }),
             "[data] '" + path("a.safetensors") +
-                "' has no tensor 'wieght', did you mean 'weight'?; it has 1: weight. Correct the name.");
+                "' has no tensor 'wieght', did you mean 'weight'? It has 1: weight. Correct the name.");
 }
 
 TEST_F(Safetensors, ATruncatedOrTooLongFileIsRefused) {

@@ -74,7 +74,7 @@ TEST(Launch, PrecisionAndDeviceOfTheWorkersAreOptions) {
   EXPECT_EQ(debug_launch([&] { return Environment::current().integer("WORLD_SIZE") == 2 ? check("no", "True") : 4; }),
             0);
   EXPECT_THAT([] { launch(1, [] {}, {.mixed_precision = "fp9"}); },
-              ::testing::ThrowsMessage<UsageError>(HasSubstr("did you mean 'fp8'?; expected one of no, fp16")));
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("did you mean 'fp8'? Expected one of no, fp16")));
 }
 
 TEST(Launch, GivesTheFirstFailuresExitCodeAndStopsTheOthers) {
