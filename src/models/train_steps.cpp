@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::models {
 namespace {
@@ -25,8 +26,8 @@ const at::Tensor& field_of(const TextBatch& batch, const std::string& key, const
   if (found != batch.end() && found->second.defined()) return found->second;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : batch) names.push_back(name);
-  throw UsageError(Origin{"models"}, "a batch for ", model, " without '", key, "'", did_you_mean(key, names),
-                   "; it has ", names.empty() ? "nothing" : join(names), ". Name the loader's tensors so.");
+  throw UsageError(Origin{"models"}, "a batch for ", model, " without '", key, "'", guess_end(key, names), " It has ",
+                   names.empty() ? "nothing" : join(names), ". Name the loader's tensors so.");
 }
 
 at::Tensor counted(const at::Tensor& labels) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/settings/parallelism_config.h"
 
@@ -180,7 +181,7 @@ std::optional<plan::MegatronPlugin> read_megatron(const AcceleratorOptions& opti
     const std::string field = plan::megatron_field(name);
     if (field.empty()) {
       throw UsageError(kMegatron, "other_megatron_args: '", name, "' has no counterpart",
-                       did_you_mean(name, plan::megatron_arguments()), ". Leave it out.");
+                       guess_end(name, plan::megatron_arguments()), " Leave it out.");
     }
     fields[field] = value;
   }
