@@ -115,6 +115,55 @@ plan::MemoryLimits limits_of(const std::string& sizes) {
   return plan::memory_limits(limits);
 }
 
+// The weights that a map puts on a device.
+struct DeviceRow {
+  plan::Device device;
+  double limit = 0, bytes = 0;
+  std::vector<std::string> modules = {};
+};
+
+// A row for each device of the limits that the map uses, and "disk".
+std::vector<DeviceRow> rows_of(const plan::DeviceMap& map, const plan::ModuleTree& tree,
+                               const plan::MemoryLimits& limits) {
+  std::vector<DeviceRow> rows;
+  for (const auto& [device, limit] : limits.entries) rows.push_back({device, limit});
+  if (limits.find(plan::Device("disk")) == nullptr) rows.push_back({plan::Device("disk")});
+  const auto sizes = plan::compute_module_sizes(tree);
+  for (const auto& [name, device] : map) {
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&, of = device](const auto& each) { return each.device == of; });
+    if (row == rows.end()) continue;
+    row->bytes += sizes.at(name);
+    row->modules.push_back(name.empty() ? "the whole model" : name);
+  }
+  return rows;
+}
+
+std::string devices_table(const std::vector<DeviceRow>& rows) {
+  constexpr size_t kNamed = 3;  // of more modules the first and the last are shown
+  std::vector<std::vector<std::string>> cells{{"device", "limit", "weights", "modules"}};
+  for (const DeviceRow& row : rows) {
+    const bool is_disk = row.device == plan::Device("disk");
+    if (row.modules.empty() && is_disk) continue;
+    std::string modules = row.modules.empty() ? "-" : join(row.modules, ", ");
+    if (row.modules.size() > kNamed)
+      modules = text(row.modules.front(), " … ", row.modules.back(), " (", row.modules.size(), ")");
+    cells.push_back({plan::device_text(row.device),
+                     is_disk ? "-" : plan::convert_bytes(static_cast<int64_t>(row.limit)),
+                     plan::convert_bytes(static_cast<int64_t>(row.bytes)), modules});
+  }
+  std::vector<size_t> widths(3, 0);
+  for (const auto& line : cells) {
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string table;
+  for (const auto& line : cells) {
+    for (size_t i = 0; i < widths.size(); ++i) table += line[i] + std::string(widths[i] - line[i].size() + 2, ' ');
+    table += line.back() + "\n";
+  }
+  return table;
+}
+
 files::Catalog open_model(const std::string& model) {
   if (fs::exists(model)) return files::Catalog::open(model);
   if (may_be_repository(model)) return files::Catalog(files::open_hub_headers(model, {}, Environment::current()));
@@ -139,10 +188,14 @@ int estimate_memory(const std::vector<std::string>& words) {
   const auto sizes = plan::calculate_maximum_sizes(tree_of(catalog, true), whole);
   const auto rows = plan::estimate_rows(sizes, dtypes_of(line));
   plan::DeviceMap map;
+  std::vector<DeviceRow> devices;
   if (line.has("map")) {
     plan::InferOptions infer;
     infer.no_split_module_classes = whole;
-    map = plan::infer_auto_device_map(tree_of(catalog, false), limits_of(line.text("map")), infer).device_map;
+    const auto tree = tree_of(catalog, false);
+    const auto limits = limits_of(line.text("map"));
+    map = plan::infer_auto_device_map(tree, limits, infer).device_map;
+    devices = rows_of(map, tree, limits);
   }
   const int64_t cache = cache_bytes_per_token(config);
   if (!line.has("json")) {
@@ -152,7 +205,7 @@ int estimate_memory(const std::vector<std::string>& words) {
                                  : fs::path(model).parent_path().filename().string();
     std::cout << plan::estimate_table(rows, name) << "\n";
     if (cache > 0) std::cout << "Key-value cache in 16 bits: " << plan::convert_bytes(cache) << " a token\n";
-    if (line.has("map")) std::cout << map.to_json() << "\n";
+    if (line.has("map")) std::cout << devices_table(devices) << map.to_json() << "\n";
     return 0;
   }
   auto out = Value::map({{"total_bytes", sizes.total},
@@ -167,7 +220,17 @@ int estimate_memory(const std::vector<std::string>& words) {
   }
   out["dtypes"] = list;
   if (cache > 0) out["cache_bytes_per_token"] = cache;
-  if (line.has("map")) out["device_map"] = Value::parse_json(map.to_json());
+  if (line.has("map")) {
+    out["device_map"] = Value::parse_json(map.to_json());
+    auto list_of_devices = Value::list();
+    for (const DeviceRow& row : devices) {
+      list_of_devices.push_back(Value::map({{"device", plan::device_text(row.device)},
+                                            {"limit_bytes", static_cast<int64_t>(row.limit)},
+                                            {"weight_bytes", static_cast<int64_t>(row.bytes)},
+                                            {"modules", row.modules}}));
+    }
+    out["devices"] = list_of_devices;
+  }
   std::cout << out.to_json(2) << "\n";
   return 0;
 }

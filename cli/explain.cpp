@@ -2,7 +2,9 @@
 #include "explain.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
 namespace hasten::cli {
@@ -64,6 +66,31 @@ std::string explained(const launcher::LaunchSettings& settings, bool all) {
                 " settings have their defaults; hasten launch --explain all shows them.\n");
   }
   return text(first, "\nDefaults\n\n", table_of(defaults));
+}
+
+std::string explained_devices(const launcher::LaunchSettings& settings, const launcher::Machine& machine,
+                              int num_local_processes, const Environment& environment) {
+  if (machine.num_gpus() == 0) return "";
+  const std::string title = text("\nDevices (", machine.num_gpus(), machine.num_gpus() == 1 ? " GPU" : " GPUs", "):\n");
+  if (settings.on("cpu")) return text(title, "  all processes  CPU  --cpu\n");
+  // The names that the processes see as GPU 0, 1 …
+  std::vector<std::string> names;
+  const auto given = settings.text("gpu_ids");
+  if (given && *given != "all") {
+    names = core::split(*given, ',');
+  } else if (const auto visible = environment.text("CUDA_VISIBLE_DEVICES")) {
+    names = core::split(*visible, ',');
+  } else {
+    for (int index = 0; index < machine.num_gpus(); ++index) names.push_back(std::to_string(index));
+  }
+  std::string lines = title;
+  for (int rank = 0; rank < num_local_processes; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    lines += index < names.size()
+                 ? text("  process ", rank, "  GPU ", names[index], "\n")
+                 : text("  process ", rank, "  none: start ", names.size(), " processes at most, or give --cpu\n");
+  }
+  return lines;
 }
 
 }  // namespace hasten::cli

@@ -151,7 +151,10 @@ int launch(const std::vector<std::string>& words, const launcher::RemoteTask* ta
   }
   const Machine machine = launcher::this_machine(environment);
   const RunPlan plan = launcher::plan_run(settings, machine, what_cannot_be_done(settings));
-  if (line.has("explain")) return 0;
+  if (line.has("explain")) {
+    std::cout << explained_devices(settings, machine, plan.num_local_processes, environment);
+    return 0;
+  }
   if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
   return run(settings, plan, machine, line.rest);
 }

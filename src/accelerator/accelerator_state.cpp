@@ -15,6 +15,7 @@
 #include "hasten/core/text.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
+#include "hasten/offload/load/is_dispatched.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/build.h"
@@ -107,10 +108,9 @@ void AcceleratorState::start(const Environment& environment) {
                                     .precision = precision,
                                     .gradients = gradients,
                                     .observers = &backward_observers});
-  if (process().device().is_cpu()) {
-    const auto setting = memory::tune_malloc(environment, options.tune_allocator);
-    operations->logger("accelerator").info(memory::describe(setting));
-  }
+  // Beside a GPU the host's memory is that of batches and snapshots, whose pages cost as much.
+  const auto setting = memory::tune_malloc(environment, options.tune_allocator);
+  operations->logger("accelerator").info(memory::describe(setting));
 }
 
 process::DistributedType AcceleratorState::distributed_type() const noexcept {
@@ -243,11 +243,13 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   const comm::Purpose purpose("prepare of a model");
   advice.note_model();
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
+  const bool is_dispatched = offload::is_dispatched(module);
+  if (is_dispatched) require_evaluation(module);
   plugins->require_alike(process());
   plugins->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
-  if (place && !is_empty && !splits) module.to(process().device());
+  if (place && !is_empty && !splits && !is_dispatched) module.to(process().device());
   cut(module, is_empty);
   place_optimizers();
   precision->convert(module);
@@ -255,6 +257,17 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   std::optional<interception::PassScope> pass;
   if (layout.divides_model()) pass.emplace();
   return models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
+}
+
+void AcceleratorState::require_evaluation(const torch::nn::Module& module) const {
+  if (process().world_size() == 1 && !sharding) return;
+  throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
+                   "prepare of a dispatched model: ", module.name(),
+                   " has its weights where a device map or a Placement put them, and ",
+                   sharding ? text("stage ", static_cast<int>(options.shard.stage), " would split them")
+                            : text(process().world_size(), " processes would exchange their gradients"),
+                   ". Prepare a model whose weights are loaded whole (load_checkpoint_in_model), split it by "
+                   "AcceleratorOptions::shard, or call offload::undispatch(module) first.");
 }
 
 void AcceleratorState::require_cuttable(bool is_empty, const std::string& axis) const {

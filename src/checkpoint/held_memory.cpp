@@ -2,6 +2,7 @@
 #include "checkpoint/held_memory.h"
 
 #include <ATen/Functions.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <new>
+#include <utility>
 
 #include "hasten/process/device.h"
 
@@ -19,11 +21,36 @@ constexpr int kNiceness = 10;
 size_t rounded(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
+
+// Functions of the CUDA runtime that libtorch has loaded. Looked up, not linked: one build serves libtorch with and
+// without CUDA. libtorch's own allocator of pinned memory rounds up to a power of two, twice as much at worst.
+struct Runtime {
+  using Register = int (*)(void* memory, size_t bytes, unsigned flags);
+  using Unregister = int (*)(void* memory);
+  using LastError = int (*)();
+  Register add = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "cudaHostRegister"));
+  Unregister remove = reinterpret_cast<Unregister>(dlsym(RTLD_DEFAULT, "cudaHostUnregister"));
+  LastError take_error = reinterpret_cast<LastError>(dlsym(RTLD_DEFAULT, "cudaGetLastError"));
+};
+constexpr unsigned kPortable = 1;  // for all devices
 }  // namespace
 
 HeldMemory::~HeldMemory() {
   stop();
+  unregister_pages();
   if (data_ != nullptr && !pinned_.defined()) ::munmap(data_, capacity_);
+}
+
+bool HeldMemory::register_pages() {
+  const Runtime runtime;
+  if (runtime.add == nullptr || runtime.remove == nullptr) return false;
+  if (runtime.add(data_, capacity_, kPortable) == 0) return registered_ = true;
+  if (runtime.take_error != nullptr) runtime.take_error();  // else the next kernel's check would find it
+  return false;
+}
+
+void HeldMemory::unregister_pages() noexcept {
+  if (std::exchange(registered_, false)) Runtime().remove(data_);
 }
 
 void HeldMemory::stop() noexcept {
@@ -34,6 +61,7 @@ void HeldMemory::stop() noexcept {
 // Pages that are there stay.
 void HeldMemory::grow(size_t bytes) {
   if (bytes <= capacity_) return;
+  unregister_pages();
   void* larger = data_ == nullptr
                      ? ::mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                      : ::mremap(data_, capacity_, rounded(bytes), MREMAP_MAYMOVE);
@@ -44,9 +72,14 @@ void HeldMemory::grow(size_t bytes) {
 }
 
 void HeldMemory::pin(size_t bytes) {
-  if (pinned_.defined() && bytes <= capacity_) return;
-  if (data_ != nullptr && !pinned_.defined()) ::munmap(data_, capacity_);
+  if (bytes == 0 || (pinned_.defined() && bytes <= capacity_)) return;
+  if (!pinned_.defined()) {
+    grow(bytes);
+    if (registered_ || register_pages()) return;
+    ::munmap(data_, capacity_);
+  }
   data_ = nullptr;
+  capacity_ = 0;
   pinned_ = at::empty({static_cast<int64_t>(rounded(bytes) + kPage)},
                       at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   const auto begin = reinterpret_cast<uintptr_t>(pinned_.mutable_data_ptr());
@@ -58,7 +91,7 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pi
   size_t total = 0;
   for (const size_t size : sizes) total += rounded(size);
   stop();
-  if (pinned || pinned_.defined()) {
+  if (pinned || registered_ || pinned_.defined()) {
     pin(total);
   } else {
     grow(total);
@@ -73,7 +106,7 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pi
 }
 
 void HeldMemory::prepare(size_t bytes, bool pinned) noexcept {
-  if (toucher_.joinable() || pinned_.defined()) return;
+  if (toucher_.joinable() || registered_ || pinned_.defined()) return;
   try {
     if (pinned) {
       toucher_ = std::thread([this, bytes, set_device = process::device_for_threads()] {

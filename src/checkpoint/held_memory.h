@@ -32,10 +32,15 @@ class HeldMemory {
  private:
   void grow(size_t bytes);
   void pin(size_t bytes);
+  bool register_pages();
+  void unregister_pages() noexcept;
   void stop() noexcept;
 
   char* data_ = nullptr;
   size_t capacity_ = 0;
+  /// Its pages are known to CUDA as they are: nothing is rounded up, and growing keeps them.
+  bool registered_ = false;
+  /// Memory of the accelerator's own allocator, where pages cannot be registered.
   at::Tensor pinned_ = {};
   std::thread toucher_;
   std::atomic<bool> stopped_ = false;

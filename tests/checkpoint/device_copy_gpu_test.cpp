@@ -37,6 +37,21 @@ TEST_F(DeviceCopyGpu, ATensorThatIsWrittenAfterHoldIsCopiedAsItWas) {
   EXPECT_TRUE(at::from_blob(to, before.sizes(), before.options()).equal(before));
 }
 
+TEST_F(DeviceCopyGpu, PinnedMemoryHasTheSizeThatIsAskedForAndGrows) {
+  HeldMemory memory;
+  constexpr size_t kBytes = (size_t{5} << 20) + 12345;
+  const auto is_pinned = [](char* at) { return at::from_blob(at, {16}, at::kByte).is_pinned(); };
+
+  for (const size_t bytes : {kBytes, 2 * kBytes}) {
+    const auto buffers = memory.buffers({bytes, 100}, true);
+
+    EXPECT_TRUE(is_pinned(buffers[0]));
+    EXPECT_TRUE(is_pinned(buffers[0] + bytes - 16));
+    EXPECT_TRUE(is_pinned(buffers[1]));
+    EXPECT_LT(memory.capacity(), bytes + 3 * 4096);
+  }
+}
+
 TEST_F(DeviceCopyGpu, AStepRightAfterTheSaveDoesNotReachTheFiles) {
   AcceleratorOptions options{.tune_allocator = false};
   options.project = {.project_dir = folder_, .automatic_checkpoint_naming = true};

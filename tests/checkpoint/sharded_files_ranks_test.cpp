@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-
 #include "checkpoint/training_run.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/file.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/test_device.h"
 
 namespace hasten {
 namespace {
@@ -44,7 +44,8 @@ TEST_F(ShardedFiles, StateThatGroupsReplicateIsWrittenOnce) {
     const auto train = [&](const Accelerator& accelerator, const auto& model, const auto& optimizer, int first) {
       for (int step = first; step < first + 3; ++step) {
         optimizer.zero_grad();
-        accelerator.backward(model(testing::problem_for("mlp", 4 * step + accelerator.rank()).inputs).pow(2).mean());
+        const auto x = testing::here(testing::problem_for("mlp", 4 * step + accelerator.rank()).inputs);
+        accelerator.backward(model(x).pow(2).mean());
         optimizer.step();
       }
     };
@@ -69,7 +70,7 @@ TEST_F(ShardedFiles, StateThatGroupsReplicateIsWrittenOnce) {
     }
 
     for (size_t i = 0; i < ends[0].size(); ++i) {
-      EXPECT_TRUE(at::equal(ends[0][i], ends[1][i])) << i;
+      EXPECT_TRUE(testing::same_values(ends[0][i], ends[1][i])) << i;
       EXPECT_TRUE(at::allclose(ends[0][i], ends[2][i], 1e-4, 1e-5)) << i;
     }
   });

@@ -10,6 +10,7 @@
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/test_device.h"
 
 namespace hasten {
 namespace {
@@ -47,7 +48,7 @@ TEST_F(CheckpointTags, LatestNamesTheLastOneAndAnyOtherLoadsByItsTag) {
     std::vector<at::Tensor> values;
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
-      accelerator.backward(model(testing::problem_for("mlp", 1).inputs).square().mean());
+      accelerator.backward(model(testing::here(testing::problem_for("mlp", 1).inputs)).square().mean());
       optimizer.step();
       values.push_back(net->parameters()[0].detach().clone());
       const auto tag = accelerator.checkpoints().save_checkpoint(path("run"));

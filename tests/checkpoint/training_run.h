@@ -81,9 +81,10 @@ struct TrainingRun {
     }
   }
 
+  // On the CPU. Collective where ranks have parts of the parameters on a device.
   std::vector<at::Tensor> values() const {
     std::vector<at::Tensor> all;
-    for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+    for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone().cpu());
     return all;
   }
 

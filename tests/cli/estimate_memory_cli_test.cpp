@@ -62,6 +62,26 @@ TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
   EXPECT_EQ(value["device_map"], (nlohmann::json{{"", 0}})) << "660 bytes of float16 fit into 1 KB";
 }
 
+TEST_F(EstimateMemory, AMapHasALineForEachDevice) {
+  // 660 bytes, of which the largest layer has 440. The first GPU keeps so much free.
+  const auto result = run({path("tiny"), "--map", "0.65KB,0.3KB,1KB"});
+  const auto json = run({path("tiny"), "--json", "--map", "0.65KB,0.1KB"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("device  limit       weights    modules\n"
+                            "0       650 bytes   0 bytes    -\n"
+                            "1       300 bytes   220 bytes  0\n"
+                            "cpu     1000 bytes  440 bytes  1\n"),
+            std::string::npos)
+      << result.out;
+  const auto value = nlohmann::json::parse(json.out);
+  ASSERT_EQ(value["devices"].size(), 3U) << json.out;
+  EXPECT_EQ(value["devices"][2], nlohmann::json({{"device", "disk"},
+                                                 {"limit_bytes", 0},
+                                                 {"weight_bytes", 660},
+                                                 {"modules", nlohmann::json::array({"the whole model"})}}));
+}
+
 TEST_F(EstimateMemory, ARepositoryOfAHubIsReadByRangesOfItsHeaders) {
   const auto layout =
       files::lay_out_safetensors({{"model.layers.0.weight", files::Dtype::kBFloat16, {1000, 2000}}}, {}, 8);

@@ -80,6 +80,24 @@ TEST_F(Options, ExplainShowsWhatIsNotTheDefaultAndWithAllTheRestBehindIt) {
   EXPECT_THAT(launch({"--explain"}).out, ::testing::StartsWith("No setting differs from its default.\n"));
 }
 
+TEST_F(Options, ExplainNamesTheGpuOfEachProcess) {
+  for (const char* gpu : {"0000:01:00.0", "0000:02:00.0"})
+    write(std::string("machine/proc/driver/nvidia/gpus/") + gpu + "/information", "");
+  const auto devices = [&](std::vector<std::string> words, std::map<std::string, std::string> environment = {}) {
+    words.insert(words.begin(), "--explain");
+    environment["HASTEN_MACHINE_ROOT"] = path("machine");
+    const std::string all = launch(words, environment).out;
+    const auto begin = all.find("\nDevices ");
+    return begin == std::string::npos ? "" : all.substr(begin + 1);
+  };
+
+  EXPECT_EQ(devices({"-n", "3"}),
+            "Devices (2 GPUs):\n  process 0  GPU 0\n  process 1  GPU 1\n"
+            "  process 2  none: start 2 processes at most, or give --cpu\n");
+  EXPECT_EQ(devices({"-n", "1", "--gpu_ids", "1"}), "Devices (2 GPUs):\n  process 0  GPU 1\n");
+  EXPECT_EQ(devices({"-n", "2", "--cpu"}), "Devices (2 GPUs):\n  all processes  CPU  --cpu\n");
+}
+
 TEST_F(Options, ExplainStartsNothing) {
   const CommandResult result = launch({"--explain", "touch", path("started")});
 

@@ -31,8 +31,8 @@ TEST_F(DispatchTest, AMappedModelComputesTheSameBits) {
   const torch::NoGradGuard no_grad;
   const auto model = load({.device_map = "auto"});
 
-  EXPECT_TRUE(model(x_).equal(wanted_));
-  EXPECT_TRUE(model->forward(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model(x_), wanted_));
+  EXPECT_TRUE(testing::same_values(model->forward(x_), wanted_));
   EXPECT_EQ(model.load_report().copied_bytes, 0);
   EXPECT_GT(model.load_report().mapped_bytes, 0);
   EXPECT_EQ(model.report().units.front().action, "mapped");
@@ -45,7 +45,7 @@ TEST_F(DispatchTest, AStreamedModelComputesTheSameBitsWithinItsBudget) {
   const auto model =
       load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
 
-  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
+  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(testing::same_values(model(x_), wanted_));
 
   const auto units = model.report().units;
   ASSERT_EQ(units.size(), 6u);
@@ -81,7 +81,7 @@ TEST_F(DispatchTest, PagesOfStreamedUnitsStayInThePageCacheOrGo) {
     options.page_cache = cache;
     const auto model = load(options);
 
-    for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
+    for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(testing::same_values(model(x_), wanted_));
 
     EXPECT_GE(model.stream_counts().drops, 5 * 2);
     const int64_t cached = cached_bytes(path("model.safetensors"));
@@ -102,9 +102,9 @@ TEST_F(DispatchTest, StreamedWeightsGiveGradientsOfTheSameBits) {
   model(x).sum().backward();
   net_->forward(y).sum().backward();
 
-  EXPECT_TRUE(x.grad().equal(y.grad()));
-  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(
-      net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+  EXPECT_TRUE(testing::same_values(x.grad(), y.grad()));
+  EXPECT_TRUE(testing::same_values(model->layers[3]->as<torch::nn::Linear>()->weight.grad(),
+                                   net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
 }
 
 TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
@@ -133,7 +133,7 @@ TEST_F(DispatchTest, AboveTheLimitWeightsAreCastByOperators) {
                                 .dtype = at::kDouble};
   const auto streamed = load(limited), whole = load({.device_map = "auto", .dtype = at::kDouble});
 
-  EXPECT_TRUE(streamed(x_.to(at::kDouble)).equal(whole(x_.to(at::kDouble))));
+  EXPECT_TRUE(testing::same_values(streamed(x_.to(at::kDouble)), whole(x_.to(at::kDouble))));
   EXPECT_EQ(streamed->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
   EXPECT_EQ(whole->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kDouble);
 }
@@ -145,9 +145,9 @@ TEST_F(DispatchTest, BackwardThroughAMappedModelGivesTheSameGradients) {
   model(x).sum().backward();
   net_->forward(y).sum().backward();
 
-  EXPECT_TRUE(x.grad().equal(y.grad()));
-  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(
-      net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+  EXPECT_TRUE(testing::same_values(x.grad(), y.grad()));
+  EXPECT_TRUE(testing::same_values(model->layers[3]->as<torch::nn::Linear>()->weight.grad(),
+                                   net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
 }
 
 TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
@@ -157,7 +157,7 @@ TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
     for (auto& parameter : model->parameters()) parameter.zero_();
   }
 
-  EXPECT_TRUE(load({.device_map = "auto"})(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(load({.device_map = "auto"})(x_), wanted_));
 }
 
 TEST_F(DispatchTest, ADtypeHoldsWithAndWithoutAMap) {
@@ -215,16 +215,16 @@ TEST_F(DispatchTest, AReplacedFileIsNoChangeAndReloadTakesIt) {
   save_weights(*other, path("new"));
   std::filesystem::rename(path("new"), path("model.safetensors"));
 
-  EXPECT_TRUE(model(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model(x_), wanted_));
   model.reload(path("model.safetensors"));
 
-  EXPECT_TRUE(model(x_).equal(other->forward(x_)));
+  EXPECT_TRUE(testing::same_values(model(x_), other->forward(x_)));
 }
 
 TEST_F(DispatchTest, AnOffloadFolderOfAnotherModelIsRefused) {
   const auto model = disk_offload(net_, path("folder"));
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(model(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model(x_), wanted_));
 
   const auto words = testing::words_of<UsageError>([&] { disk_offload(Stack(64), path("folder")); });
 
@@ -270,7 +270,8 @@ TEST(UnitPlan, KeepsTheFirstUnitsAndStreamsTheRest) {
   EXPECT_NE(words.find("'c'"), std::string::npos) << words;
 
   const auto given = testing::words_of<UsageError>([&] { plan_units(units, 39, 50); });
-  EXPECT_NE(given.find("the limit of 50 bytes, of which tensors that stay in memory leave 39,"), std::string::npos) << given;
+  EXPECT_NE(given.find("the limit of 50 bytes, of which tensors that stay in memory leave 39,"), std::string::npos)
+      << given;
 }
 
 TEST(ReadAhead, AReadThatFailsIsThrownWhereItIsWaitedForAndTriedAgain) {

@@ -80,7 +80,7 @@ TEST_F(OffloadFaults, AnotherKindOfNumbersIsRefusedBeforeAnyTensorChanges) {
 TEST_F(OffloadFaults, AFileCutWhileStreamedIsAnErrorAtTheOperator) {
   const torch::NoGradGuard no_grad;
   const auto model = load(limited());
-  EXPECT_TRUE(model->forward(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model->forward(x_), wanted_));
   fs::resize_file(path("model.safetensors"), fs::file_size(path("model.safetensors")) - 100);
 
   // Not by the handle: the read of a unit compares the file.
@@ -94,7 +94,7 @@ TEST_F(OffloadFaults, AFileReplacedByRenameKeepsItsOldValuesWhileStreamed) {
   save_weights(*Stack(), path("new"));
   fs::rename(path("new"), path("model.safetensors"));
 
-  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model->forward(x_).equal(wanted_));
+  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(testing::same_values(model->forward(x_), wanted_));
   EXPECT_GT(model.stream_counts().drops, 0);
 }
 
@@ -112,7 +112,8 @@ TEST_F(OffloadFaults, AFullDiskIsAnErrorAndTheFolderCountsAsEmpty) {
   EXPECT_NE(words.find("layers.0.weight"), std::string::npos) << words;
   EXPECT_FALSE(files::is_offload_folder(path("folder")));
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(disk_offload(net_, path("folder"))(x_).equal(wanted_)) << "the same folder works once there is space";
+  EXPECT_TRUE(testing::same_values(disk_offload(net_, path("folder"))(x_), wanted_))
+      << "the same folder works once there is space";
 }
 
 TEST_F(OffloadFaults, AWriterThatIsKilledLeavesAFolderThatCountsAsEmpty) {
@@ -136,19 +137,19 @@ TEST_F(OffloadFaults, AWriterThatIsKilledLeavesAFolderThatCountsAsEmpty) {
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_FALSE(files::is_offload_folder(path("folder")));
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(disk_offload(net_, path("folder"))(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(disk_offload(net_, path("folder"))(x_), wanted_));
 }
 
 TEST_F(OffloadFaults, AnExceptionInForwardLeavesTheNextPassRight) {
   const torch::NoGradGuard no_grad;
   const auto model = load(limited());
-  EXPECT_TRUE(model(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model(x_), wanted_));
   {
     const auto failing = on_use(*model->layers[3], [] { throw std::runtime_error("a fault in the middle"); });
     EXPECT_THROW(model(x_), std::runtime_error);
   }
 
-  for (int pass = 0; pass < 2; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
+  for (int pass = 0; pass < 2; ++pass) EXPECT_TRUE(testing::same_values(model(x_), wanted_));
 }
 
 TEST_F(OffloadFaults, TwoThreadsRunAStreamedModel) {
@@ -158,7 +159,7 @@ TEST_F(OffloadFaults, TwoThreadsRunAStreamedModel) {
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&] {
       const torch::NoGradGuard no_grad;
-      for (int pass = 0; pass < 10; ++pass) right += model->forward(x_).equal(wanted_) ? 1 : 0;
+      for (int pass = 0; pass < 10; ++pass) right += testing::same_values(model->forward(x_), wanted_) ? 1 : 0;
     });
   }
   for (auto& thread : threads) thread.join();

@@ -31,7 +31,7 @@ TEST_F(LoadOptionsTest, NamesAreMappedRenamedOrLeftOut) {
 
   const auto report = load_checkpoint_in_model(*net, *memory_source(tensors), options);
   EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
-  EXPECT_TRUE(net->forward(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(net->forward(x_), wanted_));
 
   // key_map goes first: here it takes layer 0 for layer 5.
   const auto mapped = [](const std::string& name) {
@@ -73,7 +73,7 @@ TEST_F(LoadOptionsTest, ReadingAndLockingCopyToThisProcess) {
     std::filesystem::resize_file(path("copy.safetensors"), 0);
 
     EXPECT_EQ(report.mapped_bytes, 0);
-    EXPECT_TRUE(net->forward(x_).equal(wanted_));
+    EXPECT_TRUE(testing::same_values(net->forward(x_), wanted_));
   }
 }
 
@@ -96,14 +96,14 @@ TEST_F(LoadOptionsTest, BuffersThatNoFileHasKeepTheirValuesWithoutAWord) {
 TEST_F(LoadOptionsTest, AFolderForOffloadingIsWrittenOnlyIfAsked) {
   const torch::NoGradGuard no_grad;
   DispatchOptions options{.device_map = DeviceMap{{"", "disk"}}, .offload_folder = path("folder")};
-  EXPECT_TRUE(load(options)(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(load(options)(x_), wanted_));
   EXPECT_FALSE(std::filesystem::exists(path("folder")));
   options.copy_to_offload_folder = true;
 
   const auto model = load(options);
   std::filesystem::resize_file(path("model.safetensors"), 0);
 
-  EXPECT_TRUE(model->forward(x_).equal(wanted_)) << "weights lie in the folder";
+  EXPECT_TRUE(testing::same_values(model->forward(x_), wanted_)) << "weights lie in the folder";
 }
 
 TEST_F(LoadOptionsTest, AnUndispatchedModelIsStreamedNoLonger) {
@@ -113,7 +113,7 @@ TEST_F(LoadOptionsTest, AnUndispatchedModelIsStreamedNoLonger) {
   const int64_t drops = model.stream_counts().drops;
 
   undispatch(model.module());
-  EXPECT_TRUE(model->forward(x_).equal(wanted_));
+  EXPECT_TRUE(testing::same_values(model->forward(x_), wanted_));
 
   EXPECT_EQ(model.stream_counts().drops, drops);
   const_cast<float*>(model->layers[5]->as<torch::nn::Linear>()->weight.const_data_ptr<float>())[0] +=

@@ -12,6 +12,7 @@
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "support/folder.h"
+#include "support/test_device.h"
 
 namespace hasten::offload {
 
@@ -62,7 +63,18 @@ class StackInFile : public testing::InFolder {
     return {.device_map = map, .max_memory = {{"cpu", 3 * kLayerBytes + 8192}}, .no_split_module_classes = {"Linear"}};
   }
   Dispatched<Stack> load(const DispatchOptions& options) const {
-    return load_checkpoint_and_dispatch(empty_weights([] { return Stack(); }), path("model.safetensors"), options);
+    return load_checkpoint_and_dispatch(empty_weights([] { return Stack(); }), path("model.safetensors"),
+                                        on_test_device(options));
+  }
+  /// On a device the limit of "cpu" is the device's, weights beyond it rest in memory, and the device computes.
+  static DispatchOptions on_test_device(DispatchOptions options) {
+    if (!testing::on_device()) return options;
+    for (auto& [device, bytes] : options.max_memory) {
+      if (device == Device("cpu")) device = Device(0);
+    }
+    options.max_memory.emplace_back(Device("cpu"), Bytes("1GB"));
+    options.main_device = Device(0);
+    return options;
   }
   Stack net_{nullptr};
   at::Tensor x_, wanted_;

@@ -7,6 +7,8 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -27,6 +29,8 @@ using comm::ReduceOp;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int kTag = 77;  // of the double's messages among the host's
+
+std::array<std::atomic<int64_t>, 16> sent_bytes;
 
 c10::impl::VirtualGuardImpl cuda() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA);
@@ -83,11 +87,13 @@ class NcclDouble final : public Backend {
   bool exchanges() const override { return true; }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
+    count(2 * part_of(tensor));
     return started(
         tensor.device(), {tensor}, [&](const Tensors& in) { return host_.all_reduce(in[0], host_op(op)); },
         [=, this](const Tensors& in) { write_to(tensor, result(in[0], op)); });
   }
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
+    count(static_cast<int64_t>(tensor.nbytes()));
     return started(
         tensor.device(), {tensor}, [&](const Tensors& in) { return host_.reduce(in[0], root, host_op(op)); },
         [=, this](const Tensors& in) {
@@ -95,6 +101,7 @@ class NcclDouble final : public Backend {
         });
   }
   Started broadcast(at::Tensor bytes, int root) override {
+    count(static_cast<int64_t>(bytes.nbytes()));
     return started(
         bytes.device(), {bytes}, [&](const Tensors& in) { return host_.broadcast(in[0], root); },
         [=, this](const Tensors& in) {
@@ -102,12 +109,14 @@ class NcclDouble final : public Backend {
         });
   }
   Started all_gather(at::Tensor output, at::Tensor input) override {
+    count(part_of(output));
     const at::Tensor all = at::empty(output.sizes(), output.options().device(at::kCPU));
     return started(
         output.device(), {input}, [&](const Tensors& in) { return host_.all_gather(all, in[0]); },
         [=](const Tensors&) { write_to(output, all); });
   }
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
+    count(part_of(input));
     const at::Tensor mine = at::empty(output.sizes(), output.options().device(at::kCPU));
     return started(
         output.device(), {input}, [&](const Tensors& in) { return host_.reduce_scatter(mine, in[0], host_op(op)); },
@@ -144,6 +153,11 @@ class NcclDouble final : public Backend {
   void close() noexcept override {}
 
  private:
+  void count(int64_t bytes) const { sent_bytes.at(static_cast<size_t>(rank_)) += bytes; }
+  int64_t part_of(const at::Tensor& whole) const {
+    return static_cast<int64_t>(whole.nbytes()) / world_size_ * (world_size_ - 1);
+  }
+
   // The host's backend starts with copies of the inputs at once; `finish` runs in the stream, with what came of them.
   template <class Start, class Finish>
   Started started(c10::Device device, const Tensors& inputs, const Start& start, const Finish& finish) {
@@ -221,10 +235,15 @@ std::unique_ptr<Backend> make_double(const comm::BackendSetup& setup, Backend& h
 }  // namespace
 
 UsesNcclDouble::UsesNcclDouble() {
+  for (auto& bytes : sent_bytes) bytes = 0;
   comm::replace_device_backend(&make_double);
 }
 UsesNcclDouble::~UsesNcclDouble() {
   comm::replace_device_backend(nullptr);
+}
+
+int64_t UsesNcclDouble::wire_bytes(int rank) {
+  return sent_bytes.at(static_cast<size_t>(rank));
 }
 
 }  // namespace hasten::testing

@@ -5,6 +5,8 @@
 // side has come to it, messages have no tags, and two ranks on one GPU are refused.
 #pragma once
 
+#include <cstdint>
+
 namespace hasten::testing {
 
 /// While it lives, groups of this process use the double for CUDA tensors. Groups that have one keep it.
@@ -14,6 +16,10 @@ class UsesNcclDouble {
   ~UsesNcclDouble();
   UsesNcclDouble(const UsesNcclDouble&) = delete;
   UsesNcclDouble& operator=(const UsesNcclDouble&) = delete;
+
+  /// Bytes that a rank of a ring sends for the collectives since the double is used, over all groups: of W ranks,
+  /// all-gather and reduce-scatter (W - 1) / W of the whole, all-reduce twice that, broadcast and reduce the whole.
+  static int64_t wire_bytes(int rank);
 };
 
 }  // namespace hasten::testing

@@ -2,6 +2,7 @@
 #include "support/ranks.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <cstdlib>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "hasten/core/text.h"
+#include "support/test_device.h"
 
 namespace hasten::testing {
 namespace {
@@ -35,7 +37,8 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
       process::RankInfo identity;
       identity.rank = identity.local_rank = rank;
       identity.world_size = identity.local_world_size = world_size;
-      process::Process process(identity, group);
+      const c10::OptionalDeviceGuard guard(test_device(rank));
+      process::Process process(identity, group, test_device(rank));
       fn(process);
     } catch (const std::exception& error) {
       {

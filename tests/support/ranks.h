@@ -21,8 +21,8 @@ struct RankOptions {
   std::function<void(int rank, comm::GroupOptions&)> adjust = {};
 };
 
-/// Runs `fn` on every rank. A rank that throws leaves its words, as a failing process does. Returns what each
-/// rank threw, "" for those that returned.
+/// Runs `fn` on every rank, on the rank's test_device() (test_device.h). A rank that throws leaves its words, as a
+/// failing process does. Returns what each rank threw, "" for those that returned.
 std::vector<std::string> run_ranks_collecting(int world_size, const RankFunction& fn, const RankOptions& options = {});
 
 /// As above; throws what the first failing rank threw.

@@ -92,7 +92,7 @@ struct AcceleratorOptions {
 
   // ---- Process. Most programs leave these alone.
 
-  /// On the CPU: freed memory stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
+  /// Freed memory of the host stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};
   /// The one switch for all that an Accelerator changes in the whole process. False leaves malloc, libtorch's CPU

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "hasten/offload/map/unclaimed.h"
 #include "hasten/offload/units/pinned_ring.h"
 
 namespace hasten::offload {
@@ -100,6 +101,7 @@ std::vector<size_t> OffloadGroup::to_evict(const std::vector<std::pair<size_t, i
 UserCpuOffloadHook::UserCpuOffloadHook(std::shared_ptr<torch::nn::Module> module, at::Device execution_device,
                                        const UserCpuOffloadHook* previous, const OffloadGroup* group)
     : state_(std::make_shared<State>()) {
+  require_unclaimed(*module, "cpu_offload_with_hook");
   state_->bytes = bytes_of(*module);
   state_->module = std::move(module);
   state_->device = execution_device;

@@ -17,16 +17,20 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/load/pass_of_handle.h"
 #include "offload/units/device_feed.h"
 
 namespace hasten::offload::detail {
 
-class DeviceRun : public interception::Interceptor, public std::enable_shared_from_this<DeviceRun> {
+class DeviceRun : public interception::Interceptor,
+                  public interception::Claim,
+                  public std::enable_shared_from_this<DeviceRun> {
  public:
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
+  std::string words() const override { return stopped_ ? "" : "run on devices by a device map or a Placement"; }
 
   /// A weight that stays on `device`; `others`: further devices that its names compute on.
   void add_resident(const at::Tensor& weight, bool is_buffer, c10::Device device,

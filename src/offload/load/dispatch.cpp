@@ -3,17 +3,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iomanip>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <unordered_map>
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/files/folders/offload_folder.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/offload/map/unclaimed.h"
 #include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
@@ -22,6 +21,7 @@
 #include "offload/load/device_run.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
+#include "offload/load/weights_folder.h"
 
 namespace hasten::offload {
 using detail::OffloadMark;
@@ -81,20 +81,6 @@ std::set<const c10::TensorImpl*> tied_to_memory(torch::nn::Module& module,
     if (device != devices.end() && device->second != kDisk) in_memory.insert(item.tensor.unsafeGetTensorImpl());
   }
   return in_memory;
-}
-
-files::TensorInfo info_of(const NamedTensorRef& item) {
-  return {item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()};
-}
-
-void write_folder(const std::string& folder, const std::vector<NamedTensorRef>& items) {
-  std::vector<files::TensorInfo> infos;
-  for (const auto& item : items) {
-    const at::Tensor values = item.tensor.detach().cpu().contiguous();
-    infos.push_back(info_of(item));
-    files::write_offload_weight(folder, infos.back(), values.numel() == 0 ? nullptr : values.const_data_ptr());
-  }
-  files::merge_offload_index(folder, infos);
 }
 
 }  // namespace
@@ -309,21 +295,10 @@ void copy_to_folder(DispatchState& state, torch::nn::Module& module, const files
   if (!names.empty()) take_from(state, module, files::Catalog::open(state.options.offload_folder).under(names));
 }
 
-void require_same_tensors(const files::TensorSource& source, const std::vector<NamedTensorRef>& items,
-                          const std::string& folder) {
-  for (const auto& item : items) {
-    const bool same = source.contains(item.name) &&
-                      at::IntArrayRef(source.info(item.name).shape) == item.tensor.sizes() &&
-                      scalar_type_of(source.info(item.name).dtype) == item.tensor.scalar_type();
-    if (same) continue;
-    throw UsageError(Origin{"offload"}, "the offload folder ", folder, " holds another model: '", item.name,
-                     "' is not in its index with this shape and dtype. Name an empty folder, or remove that one.");
-  }
-}
-
 }  // namespace
 
 DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options) {
+  require_unclaimed(module, "dispatch_model");
   auto state = std::make_shared<DispatchState>();
   state->map = map;
   state->options = options;
@@ -363,6 +338,7 @@ DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map,
 
 DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source,
                                          const DispatchOptions& options) {
+  require_unclaimed(module, "load_checkpoint_and_dispatch");
   auto state = std::make_shared<DispatchState>();
   state->options = options;
   auto load = options.load_options();
@@ -383,6 +359,7 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
 
 DispatchStatePtr start_cpu_offload(torch::nn::Module& module, const Device& execution_device,
                                    const DispatchOptions& options) {
+  require_unclaimed(module, "cpu_offload");
   auto state = std::make_shared<DispatchState>();
   state->map = DeviceMap{{"", kCpu}};
   state->options = options;
@@ -399,6 +376,7 @@ DispatchStatePtr start_cpu_offload(torch::nn::Module& module, const Device& exec
 
 DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder,
                                     const DispatchOptions& options) {
+  require_unclaimed(module, "disk_offload");
   const auto items = named_tensors(module);
   if (files::is_offload_folder(folder)) {
     require_same_tensors(*files::open_offload_folder(folder), items, folder);
@@ -410,6 +388,7 @@ DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string
 
 DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source,
                                     const DispatchOptions& options) {
+  require_unclaimed(module, "disk_offload");
   auto state = std::make_shared<DispatchState>();
   state->map = DeviceMap{{"", kDisk}};
   state->options = options;
@@ -491,48 +470,6 @@ void refuse_move() {
 }
 
 }  // namespace detail
-
-DeviceMap DeviceMapChoice::map_for(const ModuleTree& tree, const MapOptions& options) const {
-  if (const auto* map = std::get_if<DeviceMap>(&choice_)) return *map;
-  return device_map_by_name(tree, std::get<std::string>(choice_), options);
-}
-
-MapOptions DispatchOptions::map_options() const {
-  MapOptions options;
-  options.max_memory = max_memory;
-  options.no_split_module_classes = no_split_module_classes;
-  options.dtype = dtype;
-  options.offload_buffers = offload_buffers;
-  return options;
-}
-
-LoadOptions DispatchOptions::load_options() const {
-  LoadOptions options;
-  options.dtype = dtype;
-  options.keep_in_fp32_modules = keep_in_fp32_modules;
-  options.strict = strict;
-  options.rename = rename;
-  options.key_map = key_map;
-  options.transpose = transpose;
-  options.not_saved = not_saved;
-  options.io = io;
-  options.resident = resident;
-  return options;
-}
-
-std::string Report::text() const {
-  std::ostringstream out;
-  out.imbue(std::locale::classic());
-  out << "model " << model_bytes << " bytes, limit " << budget_bytes << " bytes\n";
-  size_t width = 30;
-  for (const UnitReport& unit : units) width = std::max(width, unit.name.size());
-  for (const UnitReport& unit : units) {
-    out << std::left << std::setw(static_cast<int>(width)) << (unit.name.empty() ? "(root)" : unit.name) << "  "
-        << std::setw(8) << plan::device_text(unit.device) << std::right << std::setw(14) << unit.bytes << "  "
-        << std::left << std::setw(10) << unit.action << unit.reason << "\n";
-  }
-  return std::move(out).str();
-}
 
 void undispatch(torch::nn::Module& module) {
   for (const auto& item : named_tensors(module)) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/units/cast_weights.h"
@@ -18,13 +19,14 @@
 namespace hasten::offload::detail {
 
 /// Carried by tensors that a device map puts on disk, that are streamed, or that a Placement has placed.
-class OffloadMark : public interception::Interceptor {
+class OffloadMark : public interception::Interceptor, public interception::Claim {
  public:
   std::weak_ptr<WeightStreamer> streamer = {};
   /// Placed tensors: remove_placement gives them memory of this process again.
   bool was_in_memory = false, is_placed = false;
   std::vector<std::string_view> operators() const override { return {}; }
   bool intercept(const c10::OperatorHandle&, interception::Stack&) override { return false; }
+  std::string words() const override { return streamer.expired() ? "" : "streamed by a device map or a Placement"; }
 };
 
 class DispatchState {

@@ -9,6 +9,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/files/folders/catalog.h"
+#include "hasten/offload/map/unclaimed.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
@@ -196,6 +197,7 @@ class PlacementPlan {
 namespace detail {
 
 DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& placement, const PlaceOptions& options) {
+  require_unclaimed(module, "place");
   PlacementPlan plan(module, placement, options);
   auto state = std::make_shared<DispatchState>();
   state->map = plan.device_map();

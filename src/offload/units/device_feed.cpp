@@ -2,14 +2,12 @@
 #include "offload/units/device_feed.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "hasten/interception/interceptor.h"
 #include "hasten/plan/memory_limits.h"
 
 namespace hasten::offload::detail {
@@ -17,13 +15,6 @@ namespace {
 
 // Kernels of all kinds read weights that begin here.
 constexpr int64_t kAlignment = 64;
-
-// Reads may come from any mode of the program's.
-struct PlainMode {
-  c10::InferenceMode no_inference{false};
-  at::NoGradGuard no_grad;
-  interception::PassScope pass;
-};
 
 bool leaves_cache(const std::vector<StreamUnit>& units, PageCache page_cache) {
   if (page_cache != PageCache::kAuto) return page_cache == PageCache::kDrop;
@@ -75,9 +66,7 @@ DeviceFeed::~DeviceFeed() {
     }
   }
   // The memory is the ring's stream's, which comes after all that reads it.
-  for (Buffer& buffer : pool_) {
-    for (auto& event : buffer.after) event.block(ring_.stream());
-  }
+  for (DeviceBuffer& buffer : pool_) buffer.block(ring_.stream());
 }
 
 void DeviceFeed::lay_out(size_t unit) {
@@ -138,7 +127,7 @@ void DeviceFeed::read(const std::vector<size_t>& units) {
   const PlainMode plain;
   use_of_this_thread().units = units;
   for (const size_t unit : units) {
-    note_order(unit);
+    order_.note(unit);
     if (states_[unit].buffer && states_[unit].version != version_of(unit)) release(unit);
     if (states_[unit].buffer) continue;
     make_room(units);
@@ -161,18 +150,10 @@ void DeviceFeed::end_use() {
   use_of_this_thread().units.clear();
 }
 
-void DeviceFeed::note_order(size_t unit) {
-  const auto now = static_cast<int64_t>(unit);
-  if (last_.second == now) return;
-  if (last_.second >= 0) next_[last_] = unit;
-  last_ = {last_.second, now};
-}
-
 // Before an order is known it is that of the units.
 void DeviceFeed::fill_ahead(const std::vector<size_t>& keep) {
-  if (last_.second < 0) return;
-  const auto known = next_.find(last_);
-  const size_t next = known != next_.end() ? known->second : (static_cast<size_t>(last_.second) + 1) % units_.size();
+  if (!order_.last()) return;
+  const size_t next = order_.after(order_.place()).value_or((*order_.last() + 1) % units_.size());
   if (states_[next].buffer || !make_room(keep)) return;
   start(next);
 }
@@ -193,7 +174,7 @@ bool DeviceFeed::make_room(const std::vector<size_t>& keep) {
 
 void DeviceFeed::start(size_t unit) {
   State& state = states_[unit];
-  Buffer buffer;
+  DeviceBuffer buffer;
   if (!pool_.empty()) {
     buffer = std::move(pool_.back());
     pool_.pop_back();
@@ -263,8 +244,7 @@ void DeviceFeed::finish(size_t unit) {
 void DeviceFeed::point(State& state, bool at_buffer) {
   auto* const begin = at_buffer ? static_cast<char*>(state.buffer->bytes.mutable_data_ptr()) : nullptr;
   for (size_t i = 0; i < state.forms.size(); ++i) {
-    state.forms[i].storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-        at::DataPtr(at_buffer ? begin + state.offsets[i] : nullptr, device_));
+    point_storage(state.forms[i].storage(), at_buffer ? begin + state.offsets[i] : nullptr, device_);
   }
 }
 
@@ -273,20 +253,15 @@ void DeviceFeed::release(size_t unit) {
   if (!state.buffer) return;
   if (!state.arrived) finish(unit);
   point(state, false);
-  for (const auto& reader : state.readers) {
-    c10::Event event(device_.type());
-    event.record(reader);
-    state.buffer->after.push_back(std::move(event));
-  }
-  state.readers.clear();
+  state.buffer->note_readers(state.readers);
   state.sent.reset();
   state.arrived = false;
-  Buffer buffer = std::move(*std::exchange(state.buffer, std::nullopt));
+  DeviceBuffer buffer = std::move(*std::exchange(state.buffer, std::nullopt));
   // An operator with weights of many units may have made more buffers than stay.
   if (pool_.size() + live_ <= options_.num_buffers) {
     pool_.push_back(std::move(buffer));
   } else {
-    for (auto& event : buffer.after) event.block(ring_.stream());
+    buffer.block(ring_.stream());
   }
   --live_;
   ++counts_.drops;

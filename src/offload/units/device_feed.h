@@ -7,20 +7,19 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
+#include "hasten/offload/units/device_buffer.h"
 #include "hasten/offload/units/named_memory.h"
 #include "hasten/offload/units/pinned_ring.h"
+#include "hasten/offload/units/read_order.h"
 #include "hasten/offload/units/weight_streamer.h"
 
 namespace hasten::offload::detail {
@@ -57,18 +56,13 @@ class DeviceFeed {
   StreamCounts counts() const;
 
  private:
-  struct Buffer {
-    at::Tensor bytes = {};
-    /// What must have happened before it is written to.
-    std::vector<c10::Event> after = {};
-  };
   struct State {
     std::vector<at::Tensor> forms = {};
     std::vector<int64_t> offsets = {};
     int64_t bytes = 0;
     /// Filled from these: dense tensors where the weights rest.
     std::vector<at::Tensor> sources = {};
-    std::optional<Buffer> buffer = {};
+    std::optional<DeviceBuffer> buffer = {};
     std::optional<PinnedRing::Sent> sent = {};
     bool arrived = false;
     std::vector<c10::Stream> readers = {};
@@ -84,7 +78,6 @@ class DeviceFeed {
   void lay_out(size_t unit);
   void protect(size_t unit);
   void set_writable(size_t unit) noexcept;
-  void note_order(size_t unit);
   void fill_ahead(const std::vector<size_t>& keep);
   /// Returns whether there is room for one more unit; those of `keep` and of other threads stay.
   bool make_room(const std::vector<size_t>& keep);
@@ -102,14 +95,12 @@ class DeviceFeed {
   std::vector<StreamUnit> units_;
   const bool keeps_cache_;
   std::vector<State> states_;
-  std::vector<Buffer> pool_;
+  std::vector<DeviceBuffer> pool_;
   std::vector<Use> uses_;
   std::deque<NamedMemory> names_;
   int64_t largest_ = 0, clock_ = 0;
   size_t live_ = 0;
-  /// The last two reads, and for each pair the one that followed.
-  std::pair<int64_t, int64_t> last_ = {-1, -1};
-  std::map<std::pair<int64_t, int64_t>, size_t> next_;
+  ReadOrder order_;
   StreamCounts counts_;
   mutable std::mutex mutex_;
   PinnedRing ring_;  // last: its threads end first

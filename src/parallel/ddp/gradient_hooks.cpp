@@ -5,10 +5,12 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "hasten/interception/claim.h"
+
 namespace hasten::parallel {
 namespace {
 
-class CallWithIndex : public torch::autograd::FunctionPostHook {
+class CallWithIndex : public torch::autograd::FunctionPostHook, public interception::Claim {
  public:
   CallWithIndex(OnGradient function, size_t index) : function_(std::move(function)), index_(index) {}
 
@@ -17,6 +19,7 @@ class CallWithIndex : public torch::autograd::FunctionPostHook {
     function_(index_, inputs[0]);
     return outputs;
   }
+  std::string words() const override { return "a parameter of a prepared model"; }
 
  private:
   OnGradient function_;

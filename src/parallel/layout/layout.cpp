@@ -1,14 +1,11 @@
 // See layout.h.
 #include "hasten/parallel/layout/layout.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
-
-#include <mutex>
 #include <utility>
 
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
+#include "hasten/process/default_generators.h"
 
 namespace hasten::parallel {
 namespace {
@@ -24,17 +21,12 @@ plan::LayoutSizes sizes_of(const ParallelOptions& options, int world_size) {
   return plan::fit_to_world(sizes, world_size);
 }
 
-// All ranks of the group go on with the state of its first one.
-void share_random_state(const comm::Group& group) {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const auto read = [&] {
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  };
-  const at::Tensor state = read();
-  group.broadcast_(state, 0);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+// All ranks of the group go on with the states of its first one.
+void share_random_state(const comm::Group& group, c10::Device device) {
+  process::DefaultGenerators generators(device);
+  const auto states = generators.states();
+  for (const at::Tensor& state : states) group.broadcast_(state, 0);
+  generators.set_states(states);
 }
 
 }  // namespace
@@ -55,7 +47,7 @@ Layout::Layout(const process::Process& process, const ParallelOptions& options)
   pipeline_ = mesh.group("pp");
   context_ = mesh.group(sizes_.sp > 1 ? "sp" : "cp");
   for (const auto* group : {&data_, &model_, &tensor_, &pipeline_, &context_}) group->connect_backends();
-  share_random_state(model_);
+  share_random_state(model_, process.device());
 }
 
 process::Process Layout::data_process(const process::Process& process) const {

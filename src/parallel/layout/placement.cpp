@@ -9,6 +9,7 @@
 
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/stages.h"
+#include "hasten/parallel/layout/values_away.h"
 
 namespace hasten::parallel {
 
@@ -18,6 +19,12 @@ const PlacedParameters* placed_by(const at::Tensor& parameter) {
     if (placed != nullptr && placed->placement(parameter) != nullptr) return placed;
   }
   return nullptr;
+}
+
+void bring_values(const at::Tensor& tensor, bool writes) {
+  for (const auto& interceptor : interceptors_of(tensor, interception::Level::kEveryOperator)) {
+    if (auto* const away = dynamic_cast<ValuesAway*>(interceptor.get())) away->bring(tensor, writes);
+  }
 }
 
 bool has_parts(const torch::nn::Module& module) {
@@ -36,6 +43,7 @@ std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
 at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part) {
   const auto* const placed = placed_by(parameter);
   if (placed == nullptr) return part;
+  bring_values(part);
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
   const Cut cut = placed->placement(parameter)->cut;
@@ -48,6 +56,7 @@ at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part) {
 at::Tensor gather_parameter(const at::Tensor& parameter) {
   const auto* const staged = staged_by(parameter);
   if (staged != nullptr && !staged->is_first_holder(parameter)) return staged->from_holder(parameter, at::Tensor());
+  if (staged != nullptr) bring_values(parameter);
   const interception::PassScope pass;
   const at::Tensor whole = placed_by(parameter) != nullptr ? gather_as(parameter, parameter) : parameter.detach();
   return staged != nullptr ? staged->from_holder(parameter, whole) : whole;
@@ -61,6 +70,7 @@ at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole) {
 }
 
 void copy_part_(const at::Tensor& parameter, const at::Tensor& whole) {
+  bring_values(parameter, /*writes=*/true);
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
   parameter.detach().copy_(part_as(parameter, whole));

@@ -1,7 +1,6 @@
 // See pipeline.h.
 #include "hasten/parallel/pipeline/pipeline.h"
 
-#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -20,6 +19,7 @@
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/pipeline/stage_plan.h"
 #include "hasten/plan/order_check.h"
+#include "hasten/process/default_generators.h"
 #include "parallel/parameters/parameter_sync.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/tied.h"
@@ -56,25 +56,21 @@ plan::PipelineOrder order_without_backwards(plan::PipelineOrder order) {
 class Unchanged {
  public:
   explicit Unchanged(const torch::nn::Module& module)
-      : generator_(at::globalContext().defaultGenerator(c10::Device(at::kCPU))), buffers_(module.buffers()) {
+      : generators_(device_of(module)), states_(generators_.states()), buffers_(module.buffers()) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& buffer : buffers_) values_.push_back(buffer.clone());
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
   }
   ~Unchanged() {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(values_[i]);
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
+    generators_.set_states(states_);
   }
   Unchanged(const Unchanged&) = delete;
   Unchanged& operator=(const Unchanged&) = delete;
 
  private:
-  at::Generator generator_;
-  std::vector<at::Tensor> buffers_, values_ = {};
-  at::Tensor state_;
+  process::DefaultGenerators generators_;
+  std::vector<at::Tensor> states_, buffers_, values_ = {};
 };
 
 // A whole forward of a program's own, without gradients, in which the stages tell each other everything.

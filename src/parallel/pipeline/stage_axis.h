@@ -18,6 +18,7 @@
 #include "hasten/comm/group/group.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/before_scopes.h"
+#include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/stages.h"
 #include "parallel/pipeline/messages.h"
@@ -42,6 +43,7 @@ struct StagedParameter {
 
 class StageAxis : public interception::Interceptor,
                   public interception::BeforeScopes,
+                  public interception::Claim,
                   public StagedParameters,
                   public std::enable_shared_from_this<StageAxis> {
  public:
@@ -51,6 +53,7 @@ class StageAxis : public interception::Interceptor,
   ~StageAxis() override;
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
+  std::string words() const override { return "on the stages of a pipeline"; }
   int order() const noexcept override { return 0; }
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
   int first_holder(const at::Tensor& tensor) const noexcept override;

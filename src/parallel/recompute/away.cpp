@@ -3,14 +3,13 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
 #include <utility>
 
-#include "hasten/interception/interceptor.h"
+#include "hasten/offload/units/device_buffer.h"
 
 namespace hasten::parallel {
 namespace {
@@ -20,11 +19,7 @@ constexpr size_t kSmallBytes = 4096;
 
 std::atomic<int64_t> num_bytes_sent = 0;
 
-struct PlainMode {
-  c10::InferenceMode no_inference{false};
-  at::NoGradGuard no_grad;
-  interception::PassScope pass;
-};
+using offload::PlainMode;
 
 const c10::StorageImpl* own_storage(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();

@@ -10,6 +10,7 @@
 
 #include "hasten/core/error.h"
 #include "parallel/ddp/abandoned_work.h"
+#include "parallel/shard/device_memory.h"
 
 namespace hasten::parallel::shard {
 
@@ -65,9 +66,12 @@ void DeviceBucket::take(size_t i, double scale, const at::Tensor&) {
   if (!flat_.defined()) {
     const bool low = settings_.wire_dtype &&
                      std::find(settings_.in_wire.begin(), settings_.in_wire.end(), false) == settings_.in_wire.end();
-    flat_ =
-        at::empty({model_.plan().unit_numel(unit_)},
-                  at::TensorOptions().device(model_.device()).dtype(low ? *settings_.wire_dtype : like.scalar_type()));
+    const auto options =
+        at::TensorOptions().device(model_.device()).dtype(low ? *settings_.wire_dtype : like.scalar_type());
+    const int64_t numel = model_.plan().unit_numel(unit_);
+    flat_ = with_words_for_memory(
+        model_.group(), model_.device(), text("the gradients of the unit of '", model_.memory().unit(unit_).name, "'"),
+        numel * static_cast<int64_t>(options.dtype().itemsize()), [&] { return at::empty({numel}, options); });
   }
   const at::Tensor part = flat_.as_strided(like.sizes(), like.strides(), model_.plan().units[unit_].offsets[i]);
   if (absent_[i]) {

@@ -12,7 +12,9 @@
 
 #include "hasten/core/error.h"
 #include "hasten/offload/load/empty.h"
+#include "hasten/parallel/layout/values_away.h"
 #include "hasten/parallel/shard/wrap_units.h"
+#include "parallel/shard/device_memory.h"
 #include "parallel/shard/device_model.h"
 #include "parallel/shard/unit_layout.h"
 
@@ -187,11 +189,17 @@ void DeviceModel::fill_unit(size_t index, const DeviceReads* before) {
   const auto& planned = plan_.units[index];
   const size_t first = planned.items.front();
   const auto dtype = parameters_[first].tensor.scalar_type();
-  const at::Tensor whole = at::empty({plan_.unit_numel(index)}, at::TensorOptions().dtype(dtype).device(device_));
+  const int64_t numel = plan_.unit_numel(index);
+  const auto make = [&] { return at::empty({numel}, at::TensorOptions().dtype(dtype).device(device_)); };
+  const at::Tensor whole =
+      with_words_for_memory(group_, device_, text("the unit of '", items_[first].name, "' in prepare"),
+                            numel * static_cast<int64_t>(c10::elementSize(dtype)), make);
   for (size_t i = 0; i < planned.items.size(); ++i) {
     const at::Tensor& tensor = parameters_[planned.items[i]].tensor;
     // Reads of split parameters are collectives.
     const bool reads = everyone_.rank() == 0 || (before != nullptr && before->holds(tensor));
+    // Of a model that is cut as well: Ddp has interceptors passed by here.
+    if (reads && before != nullptr) bring_values(tensor);
     if (reads && !tensor.is_meta())
       whole.as_strided(tensor.sizes(), tensor.strides(), planned.offsets[i]).copy_(tensor.detach());
   }

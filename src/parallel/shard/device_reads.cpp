@@ -136,6 +136,14 @@ void DeviceReads::read(const at::Tensor& tensor, std::vector<DeviceUnits::Form>&
   if (std::find(forms.begin(), forms.end(), form) == forms.end()) forms.push_back(form);
 }
 
+void DeviceReads::bring(const at::Tensor& tensor, bool writes) {
+  std::vector<DeviceUnits::Form> forms;
+  read(tensor, forms);
+  if (forms.empty()) return;
+  units_->read(forms, false);
+  if (writes) units_->note_write(forms.front());
+}
+
 bool DeviceReads::intercept(const c10::OperatorHandle& op, interception::Stack& stack) {
   const auto& arguments = op.schema().arguments();
   const size_t begin = stack.size() - arguments.size();

@@ -11,7 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/values_away.h"
 #include "parallel/shard/device_units.h"
 
 namespace hasten::parallel::shard {
@@ -19,7 +21,7 @@ namespace hasten::parallel::shard {
 /// Returns true if an operator only makes views of its tensors, and reads no memory.
 bool is_pure_view(const c10::OperatorHandle& op);
 
-class DeviceReads : public interception::Interceptor {
+class DeviceReads : public interception::Interceptor, public interception::Claim, public ValuesAway {
  public:
   struct Ahead {
     bool in_forward = true, in_backward = true;
@@ -28,6 +30,8 @@ class DeviceReads : public interception::Interceptor {
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
+  void bring(const at::Tensor& tensor, bool writes) override;
+  std::string words() const override { return units_ == nullptr ? "" : "split over ranks by sharding"; }
 
   struct Parameter {
     explicit Parameter(const at::Tensor& of) : tensor(of.getIntrusivePtr()) {}

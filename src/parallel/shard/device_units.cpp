@@ -2,7 +2,6 @@
 #include "parallel/shard/device_units.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
@@ -11,20 +10,17 @@
 #include <limits>
 
 #include "hasten/core/error.h"
-#include "hasten/interception/interceptor.h"
+#include "parallel/shard/device_memory.h"
 
 namespace hasten::parallel::shard {
+
+using offload::DeviceBuffer;
+using offload::PlainMode;
+
 namespace {
 
 // So many units make a pool of equal buffers.
 constexpr int64_t kFew = 8;
-
-// Reads may come from any mode of the program's.
-struct PlainMode {
-  c10::InferenceMode no_inference{false};
-  at::NoGradGuard no_grad;
-  interception::PassScope pass;
-};
 
 }  // namespace
 
@@ -75,7 +71,7 @@ void DeviceUnits::read(const std::vector<Form>& forms, bool ahead) {
   const std::lock_guard lock(mutex_);
   const PlainMode plain;
   for (const Form form : forms) {
-    note_read(form);
+    order_.note(form);
     if (!states_.at(form).started) {
       make_room(bytes_of(form), forms);
       start(form);
@@ -99,21 +95,14 @@ void DeviceUnits::read_ahead() {
   fill_ahead({});
 }
 
-void DeviceUnits::note_read(Form form) {
-  const auto now = static_cast<int64_t>(form);
-  if (last_.second == now) return;
-  if (last_.second >= 0) next_[last_] = form;
-  last_ = {last_.second, now};
-}
-
 void DeviceUnits::fill_ahead(const std::vector<Form>& keep) {
-  auto place = last_;
+  auto place = order_.place();
   int64_t bytes = 0;
   for (;;) {
-    const auto next = next_.find(place);
-    if (next == next_.end()) return;
-    const Form form = next->second;
-    place = {place.second, static_cast<int64_t>(form)};
+    const auto next = order_.after(place);
+    if (!next) return;
+    const Form form = *next;
+    place = offload::ReadOrder::behind(place, form);
     bytes += bytes_of(form);
     if (bytes > options_.prefetch_bytes && bytes > bytes_of(form)) return;
     if (states_.at(form).started) {
@@ -124,7 +113,7 @@ void DeviceUnits::fill_ahead(const std::vector<Form>& keep) {
     for (const auto& [other, state] : states_) {
       if (state.started && !state.arrived) kept.push_back(other);
     }
-    if (keep.empty() && last_.second >= 0) kept.push_back(static_cast<Form>(last_.second));
+    if (keep.empty() && order_.last()) kept.push_back(*order_.last());
     make_room(bytes_of(form), kept);
     const bool fits = hold_ || live_units_ < options_.max_units || live_bytes_ + bytes_of(form) <= options_.max_bytes;
     if (!fits) return;
@@ -145,14 +134,14 @@ void DeviceUnits::make_room(int64_t bytes, const std::vector<Form>& keep) {
   }
 }
 
-DeviceUnits::Buffer DeviceUnits::take_buffer(int64_t bytes) {
-  const auto fits = [&](const Buffer& buffer) { return buffer.bytes.numel() >= bytes; };
+DeviceBuffer DeviceUnits::take_buffer(int64_t bytes) {
+  const auto fits = [&](const DeviceBuffer& buffer) { return buffer.bytes.numel() >= bytes; };
   auto best = pool_.end();
   for (auto buffer = pool_.begin(); buffer != pool_.end(); ++buffer) {
     if (fits(*buffer) && (best == pool_.end() || buffer->bytes.numel() < best->bytes.numel())) best = buffer;
   }
   if (best != pool_.end()) {
-    Buffer found = std::move(*best);
+    DeviceBuffer found = std::move(*best);
     pool_.erase(best);
     return found;
   }
@@ -169,7 +158,8 @@ void DeviceUnits::start(Form form) {
     if (const auto whole = states_.find(form - 1); whole != states_.end() && whole->second.written) release(form - 1);
   }
   const int64_t bytes = bytes_of(form);
-  state.buffer = take_buffer(bytes);
+  state.buffer = with_words_for_memory(group_, options_.device, text("the unit of '", of.name, "'"), bytes,
+                                       [&] { return take_buffer(bytes); });
   state.whole = state.buffer.bytes.narrow(0, 0, bytes).view(state.dtype);
   state.started = true;
   ++live_units_;
@@ -178,8 +168,7 @@ void DeviceUnits::start(Form form) {
   counts_.pulled_bytes += bytes / group_.world_size() * (group_.world_size() - 1);
   counts_.max_held_bytes = std::max(counts_.max_held_bytes, live_bytes_);
   const c10::StreamGuard guard(stream_);
-  for (auto& event : state.buffer.after) event.block(stream_);
-  state.buffer.after.clear();
+  state.buffer.block(stream_);
   if (stepped_) stepped_->block(stream_);
   const at::Tensor own = state.whole.narrow(0, group_.rank() * of.share, of.share);
   // A cast on the CPU would make the host wait.
@@ -212,8 +201,7 @@ void DeviceUnits::point(State& state, bool at_buffer) {
   auto* const begin = at_buffer ? static_cast<char*>(state.whole.mutable_data_ptr()) : nullptr;
   const auto size = static_cast<int64_t>(c10::elementSize(state.dtype));
   for (const auto& part : state.parts) {
-    part.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        at::DataPtr(at_buffer ? begin + part.offset * size : nullptr, options_.device));
+    offload::point_storage(part.storage, at_buffer ? begin + part.offset * size : nullptr, options_.device);
   }
 }
 
@@ -234,12 +222,7 @@ void DeviceUnits::release(Form form) {
   if (!state.arrived) finish(form);
   write_back(form);
   point(state, false);
-  for (const auto& reader : state.readers) {
-    c10::Event event(options_.device.type());
-    event.record(reader);
-    state.buffer.after.push_back(std::move(event));
-  }
-  state.readers.clear();
+  state.buffer.note_readers(state.readers);
   state.whole = at::Tensor();
   state.started = state.arrived = false;
   pool_.push_back(std::exchange(state.buffer, {}));
@@ -268,7 +251,7 @@ void DeviceUnits::drop() {
     state.written = false;
     release(form);
   }
-  last_ = {-1, -1};
+  order_.restart();
   stepped_.emplace(options_.device.type());
   stepped_->record(current_stream());
   if (options_.max_units <= kFew) return;

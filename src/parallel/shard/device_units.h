@@ -8,19 +8,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/offload/units/device_buffer.h"
+#include "hasten/offload/units/read_order.h"
 #include "hasten/parallel/shard/options.h"
 
 namespace hasten::parallel::shard {
@@ -103,16 +102,11 @@ class DeviceUnits {
     c10::Storage storage;
     int64_t offset = 0;
   };
-  /// Memory of the pool, and what must have happened before it is written to.
-  struct Buffer {
-    at::Tensor bytes = {};
-    std::vector<c10::Event> after = {};
-  };
   struct State {
     c10::ScalarType dtype = c10::ScalarType::Float;
     std::vector<Part> parts = {};
     bool started = false, arrived = false, written = false;
-    Buffer buffer = {};
+    offload::DeviceBuffer buffer = {};
     at::Tensor whole = {};
     std::optional<comm::Work<>> work = {};
     std::optional<c10::Event> event = {};
@@ -122,9 +116,8 @@ class DeviceUnits {
   };
 
   int64_t bytes_of(Form form) const;
-  void note_read(Form form);
   void make_room(int64_t bytes, const std::vector<Form>& keep);
-  Buffer take_buffer(int64_t bytes);
+  offload::DeviceBuffer take_buffer(int64_t bytes);
   void start(Form form);
   void finish(Form form);
   void release(Form form);
@@ -137,12 +130,10 @@ class DeviceUnits {
   c10::Stream stream_;
   std::vector<Unit> units_;
   std::unordered_map<Form, State> states_;
-  std::vector<Buffer> pool_;
+  std::vector<offload::DeviceBuffer> pool_;
   /// The stripes are complete on the device.
   std::optional<c10::Event> stepped_;
-  /// The last two reads, and for each pair the one that followed.
-  std::pair<int64_t, int64_t> last_ = {-1, -1};
-  std::map<std::pair<int64_t, int64_t>, Form> next_;
+  offload::ReadOrder order_;
   int64_t clock_ = 0, live_units_ = 0, live_bytes_ = 0, largest_ = 0;
   bool hold_ = false;
   UnitCounts counts_;

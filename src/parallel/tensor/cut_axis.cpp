@@ -100,19 +100,22 @@ ParallelCounts CutAxis::counts() const {
   return {num_operators_, num_exchanges_, gathered_};
 }
 
-// The default generator is alike on all ranks of a model, and all of them draw. So it alone is what a saved state
-// needs.
+// The default generators are alike on all ranks of a model, and all of them draw. So they alone are what a saved state
+// needs. The seed for a device's generator is the CPU's number, too: to read one of the device the host would wait.
 CutAxis::OwnRandom::OwnRandom(const CutAxis& axis, c10::Device device)
-    : generator_(at::globalContext().defaultGenerator(device.is_cpu() ? c10::Device(at::kCPU) : device)) {
-  if (!device.is_cpu()) return;
+    : generator_(at::globalContext().defaultGenerator(device)) {
+  const auto draw = [] {
+    at::Generator of_cpu = at::globalContext().defaultGenerator(c10::Device(at::kCPU));
+    const std::lock_guard lock(of_cpu.mutex());
+    return at::check_generator<at::CPUGeneratorImpl>(of_cpu)->random64();
+  };
+  const uint64_t drawn = draw();
   const std::lock_guard lock(generator_.mutex());
-  const uint64_t drawn = at::check_generator<at::CPUGeneratorImpl>(generator_)->random64();
   shared_ = generator_.get_state();
   generator_.set_current_seed(drawn ^ (0x9E3779B97F4A7C15U * static_cast<uint64_t>(axis.part() + 1)));
 }
 
 CutAxis::OwnRandom::~OwnRandom() {
-  if (!shared_.defined()) return;
   const std::lock_guard lock(generator_.mutex());
   generator_.set_state(shared_);
 }

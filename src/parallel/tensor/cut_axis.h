@@ -21,6 +21,7 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/interception/before_scopes.h"
+#include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/cut.h"
 #include "hasten/parallel/layout/placement.h"
@@ -66,6 +67,7 @@ struct Argument {
 
 class CutAxis : public interception::Interceptor,
                 public interception::BeforeScopes,
+                public interception::Claim,
                 public PlacedParameters,
                 public std::enable_shared_from_this<CutAxis> {
  public:
@@ -74,6 +76,7 @@ class CutAxis : public interception::Interceptor,
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   int order() const noexcept override { return options_.order; }
+  std::string words() const override { return "cut over the ranks of " + options_.name; }
   const Placement* placement(const at::Tensor& parameter) const noexcept override;
   const comm::Group& group() const noexcept override { return group_; }
 

@@ -15,6 +15,7 @@
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/test_device.h"
 
 namespace hasten {
 namespace {
@@ -37,7 +38,9 @@ AcceleratorOptions with_configuration(core::Value config) {
 
 at::Tensor rows_loss(testing::Mlp net, const Accelerator& accelerator, int step) {
   const auto problem = testing::problem_for("mlp", 50 + step);
-  const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
+  const auto rows = [&](const at::Tensor& all) {
+    return testing::here(all.chunk(accelerator.world_size())[accelerator.rank()]);
+  };
   return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));
 }
 
@@ -75,8 +78,7 @@ ConfiguredRun train_configured(const Accelerator& accelerator, double factor = 1
 }
 
 bool have_equal_values(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
+  return testing::same_values(a, b);
 }
 
 TEST(ShardConfigurations, RanksWithOtherOnesAreNamedWithBothValues) {

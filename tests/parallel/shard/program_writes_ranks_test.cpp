@@ -38,7 +38,8 @@ TEST(ShardWrites, TheSameWritesOnAllRanksCount) {
       t.net->first->weight.mul_(0.5);
       t.net->second->bias.data().clamp_(-0.1, 0.1);
       if (step == 2) t.net->second->weight.set_data(t.net->second->weight.detach() * 2);
-      t.net->first->bias.template data_ptr<float>()[3] = 1;
+      // A GPU's memory is not the host's to write to.
+      if (!testing::on_device()) t.net->first->bias.template data_ptr<float>()[3] = 1;
     }
   });
 }
@@ -106,14 +107,15 @@ TEST(ShardWrites, AGradientThatTheProgramKeepsIsNotOverwritten) {
 }
 
 struct Autocast {
-  Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  explicit Autocast(at::DeviceType of) : type(of) {
+    at::autocast::set_autocast_enabled(type, true);
+    at::autocast::set_autocast_dtype(type, at::kBFloat16);
   }
   ~Autocast() {
     at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(type, false);
   }
+  at::DeviceType type;
 };
 
 template <class Net>
@@ -122,7 +124,7 @@ void train_in_bf16(Trained<Net>& t, const std::string& problem) {
     t.optimizer->zero_grad();
     at::Tensor loss;
     {
-      const Autocast autocast;
+      const Autocast autocast(t.device.type());
       loss = t.loss(problem, step);
     }
     t.backward(loss.to(at::kFloat));
@@ -232,7 +234,7 @@ TEST(ShardWrites, AChangeOfDtypeIsPlannedAnew) {
     before_forward(*t.ddp);
     for (int step = 0; step < 3; ++step) {
       t.optimizer->zero_grad();
-      t.backward(t.net->forward(testing::problem_for("mlp", step).inputs.to(at::kDouble)).pow(2).mean());
+      t.backward(t.net->forward(testing::problem_for("mlp", step).inputs.to(t.device, at::kDouble)).pow(2).mean());
       t.step();
     }
   });
@@ -275,7 +277,11 @@ void write_at_random(testing::Mlp& net, std::mt19937& random) {
         at::_foreach_mul_(parameters, 0.99);
         break;
       case 5:
-        p.data_ptr<float>()[random() % p.numel()] = 0.25F;
+        if (const auto place = static_cast<int64_t>(random() % p.numel()); testing::on_device()) {
+          p.view(-1)[place].fill_(0.25);  // a GPU's memory is not the host's to write to
+        } else {
+          p.data_ptr<float>()[place] = 0.25F;
+        }
         break;
       default:
         torch::nn::utils::vector_to_parameters(torch::nn::utils::parameters_to_vector(parameters) * 1.01, parameters);

@@ -9,6 +9,7 @@
 #include "hasten/parallel/join/joined_sharding.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/test_device.h"
 
 namespace hasten {
 namespace {
@@ -26,7 +27,9 @@ AcceleratorOptions uneven_options(ShardStage stage, int64_t window = 1) {
 
 at::Tensor uneven_loss(testing::Mlp net, const Accelerator& accelerator, int step) {
   const auto problem = testing::problem_for("mlp", 50 + step);
-  const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
+  const auto rows = [&](const at::Tensor& all) {
+    return testing::here(all.chunk(accelerator.world_size())[accelerator.rank()]);
+  };
   return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));
 }
 

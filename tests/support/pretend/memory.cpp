@@ -179,4 +179,21 @@ std::optional<c10::DeviceIndex> device_of(const void* pointer) {
   return found->second.device;
 }
 
+// What the CUDA runtime has for memory of a program's own.
+extern "C" int cudaHostRegister(void* memory, size_t bytes, unsigned /*flags*/) {
+  constexpr int kAlreadyRegistered = 712;
+  const std::lock_guard lock(all().mutex);
+  const auto* begin = static_cast<const char*>(memory);
+  const auto next = all().pinned.lower_bound(begin);
+  if (is_pinned(memory) || (next != all().pinned.end() && next->first < begin + bytes)) return kAlreadyRegistered;
+  all().pinned.emplace(begin, bytes);
+  return 0;
+}
+
+extern "C" int cudaHostUnregister(void* memory) {
+  constexpr int kNotRegistered = 713;
+  const std::lock_guard lock(all().mutex);
+  return all().pinned.erase(static_cast<const char*>(memory)) == 1 ? 0 : kNotRegistered;
+}
+
 }  // namespace hasten::testing::pretend

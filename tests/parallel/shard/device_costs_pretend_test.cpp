@@ -1,0 +1,152 @@
+// What a sharded step costs on a device: bytes on the wire as in the papers, and memory, where too little is an error
+// that names the unit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+#include "parallel/shard/trained.h"
+#include "support/device.h"
+#include "support/nccl_double.h"
+
+namespace hasten::parallel {
+namespace {
+
+using namespace shard_testing;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::pretend::counts;
+
+constexpr int64_t kLayers = 16, kWidth = 128, kUnit = kWidth * kWidth + kWidth, kParameters = kLayers * kUnit;
+
+struct TallImpl : torch::nn::Module {
+  std::vector<torch::nn::Linear> layers;
+  TallImpl() {
+    for (int64_t i = 0; i < kLayers; ++i)
+      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : layers) x = torch::tanh(layer(x));
+    return x;
+  }
+};
+TORCH_MODULE(Tall);
+
+ShardOptions unit_a_layer(ShardStage stage) {
+  ShardOptions options{.stage = stage};
+  options.units = [](const torch::nn::Module& module) {
+    std::vector<std::vector<std::string>> units;
+    for (const auto& child : module.named_children()) units.push_back({child.key() + ".weight", child.key() + ".bias"});
+    return units;
+  };
+  return options;
+}
+
+c10::Device device_of(int rank) {
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(rank)};
+}
+
+// The input has a gradient, so that backward reads every layer.
+void tall_step(Trained<Tall>& t) {
+  t.optimizer->zero_grad();
+  const auto x = torch::ones({4, kWidth}, at::TensorOptions(t.device)).requires_grad_();
+  t.backward(t.net->forward(x).square().mean());
+  t.step();
+}
+
+// Bytes that rank 0 sends in a step, as multiples of those of the parameters, times (W - 1) / W.
+double wire_of(std::optional<ShardOptions> options, int world) {
+  const testing::UsesNcclDouble with_double;
+  double found = 0;
+  run_ranks(world,
+            [&](auto& process) {
+              const int rank = process.group().rank();
+              const c10::DeviceGuard guard(device_of(rank));
+              Trained<Tall> t(process.group(), options, adamw, device_of(rank));
+              for (int i = 0; i < 2; ++i) tall_step(t);
+              process.group().barrier();
+              const int64_t before = testing::UsesNcclDouble::wire_bytes(rank);
+              for (int i = 0; i < 2; ++i) tall_step(t);
+              const int64_t sent = testing::UsesNcclDouble::wire_bytes(rank) - before;
+              torch::cuda::synchronize(rank);
+              process.group().barrier();
+              if (rank == 0) found = static_cast<double>(sent) / 2 * world / (world - 1) / (4 * kParameters);
+            },
+            {.check = false});
+  return found;
+}
+
+TEST(DeviceShardWire, AStepSendsWhatThePapersCount) {
+  for (const int world : {2, 4}) {
+    SCOPED_TRACE(text("world ", world));
+    // All-reduce: 2 P b. Stage 1 adds the gathering of stepped parameters.
+    EXPECT_NEAR(wire_of({}, world), 2, 0.04);
+    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kOptimizer), world), 3, 0.06);
+    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kGradients), world), 2, 0.04);
+    // The last two units of forward are still there in backward.
+    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kParameters), world), 3 - 2.0 / kLayers, 0.06);
+    auto kept = unit_a_layer(ShardStage::kParameters);
+    kept.reshard_after_forward = false;
+    EXPECT_NEAR(wire_of(kept, world), 2, 0.04);
+  }
+}
+
+class DeviceShardLimit : public ::testing::Test {
+ protected:
+  ~DeviceShardLimit() override { counts()->limit_bytes = 0; }
+  static int64_t used(int rank) { return counts()->bytes[static_cast<size_t>(rank)]; }
+};
+
+TEST_F(DeviceShardLimit, AUnitWithoutRoomIsNamedWithItsBytesAndARemedy) {
+  const auto words = run_ranks_collecting(2,
+                                          [](auto& process) {
+                                            const int rank = process.group().rank();
+                                            Trained<Tall> t(process.group(), unit_a_layer(ShardStage::kParameters),
+                                                            adamw, device_of(rank));
+                                            process.group().barrier();
+                                            if (rank == 0) counts()->limit_bytes = std::max(used(0), used(1)) + 4096;
+                                            process.group().barrier();
+                                            tall_step(t);
+                                          },
+                                          {.timeout = std::chrono::seconds(5)});
+  for (const auto& each : words) {
+    EXPECT_THAT(each,
+                AllOf(HasSubstr("the unit of 'layer0.weight'"), HasSubstr(text(4 * kUnit)), HasSubstr("unit_bytes")));
+  }
+}
+
+TEST_F(DeviceShardLimit, AModelWithoutRoomIsNamedInPrepareAndInSummon) {
+  const int64_t most = std::max(used(0), used(1));
+  counts()->limit_bytes = most + 2 * kUnit;
+  const auto prepared =
+      run_ranks_collecting(2,
+                           [](auto& process) {
+                             Tall net;
+                             Sharding sharding(process.group(), unit_a_layer(ShardStage::kParameters));
+                             sharding.set_device(device_of(process.group().rank()));
+                             DdpOptions options;
+                             options.exchange = sharding.make_exchange(process.group());
+                             const Ddp ddp(*net, process.group(), options);
+                           },
+                           {.timeout = std::chrono::seconds(5)});
+  for (const auto& each : prepared) EXPECT_THAT(each, AllOf(HasSubstr("the unit of 'layer"), HasSubstr("in prepare")));
+
+  counts()->limit_bytes = 0;
+  const auto summoned = run_ranks_collecting(2,
+                                             [](auto& process) {
+                                               const int rank = process.group().rank();
+                                               Trained<Tall> t(process.group(), unit_a_layer(ShardStage::kParameters),
+                                                               adamw, device_of(rank));
+                                               process.group().barrier();
+                                               if (rank == 0)
+                                                 counts()->limit_bytes = std::max(used(0), used(1)) + 6 * 4 * kUnit;
+                                               process.group().barrier();
+                                               const auto whole = t.sharding->summon();
+                                             },
+                                             {.timeout = std::chrono::seconds(5)});
+  for (const auto& each : summoned) EXPECT_THAT(each, AllOf(HasSubstr("the unit of 'layer"), HasSubstr("of memory")));
+}
+
+}  // namespace
+}  // namespace hasten::parallel
