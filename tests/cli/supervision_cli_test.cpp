@@ -32,6 +32,58 @@ TEST_F(Supervision, AFailedGroupIsStartedAgainUntilItSucceeds) {
             "hasten: worker 0 failed: exit code 1; restart 2 of 3 in 0 s\n");
 }
 
+TEST_F(Supervision, AFailedWorkerIsReplacedAloneWhileTheOthersGoOn) {
+  auto variables = environment();
+  variables["HASTEN_WATCH"] = "0";  // no page tells how far the run has come
+  const CommandResult result = test::run_command(
+      script_words({"-n", "2", "--survive", "3"},
+                   "echo rank $RANK of $HASTEN_SURVIVE replaces ${HASTEN_REPLACES-none}; "
+                   "if [ $RANK = 1 ] && mkdir $DIR/died 2>/dev/null; then sleep 1000 & kill -9 $$; fi; "
+                   "if [ $RANK = 1 ]; then mkdir $DIR/again; fi; while [ ! -e $DIR/again ]; do sleep 0.01; done"),
+      variables);
+
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(test::lines_of(result.out),
+              ::testing::UnorderedElementsAre("rank 0 of 3 replaces none", "rank 1 of 3 replaces none",
+                                              "rank 1 of 3 replaces 1"));
+  EXPECT_EQ(result.err, "hasten: rank 1 has ended (killed by SIGKILL) and is replaced, 1 of 3\n");
+}
+
+TEST_F(Supervision, BeforeTheFirstStepAReplacedWorkerBeginsAsTheOthersDid) {
+  const CommandResult result =
+      launch_script({"-n", "2", "--survive", "3"},
+                    "if [ $RANK = 1 ] && mkdir $DIR/died 2>/dev/null; then exit 1; fi; echo ${HASTEN_REPLACES-none}; "
+                    "if [ $RANK = 1 ]; then mkdir $DIR/again; fi; while [ ! -e $DIR/again ]; do sleep 0.01; done");
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "none\nnone\n");
+}
+
+TEST_F(Supervision, AWorkerThatIsNotReplacedAnyMoreEndsTheRun) {
+  const CommandResult used_up =
+      launch_script({"-n", "2", "--survive", "1"}, "[ $RANK = 1 ] && exit 3; while :; do sleep 0.01; done");
+  const CommandResult wrong_usage =
+      launch_script({"-n", "2", "--survive", "5"}, "[ $RANK = 1 ] && exit 2; while :; do sleep 0.01; done");
+
+  EXPECT_EQ(used_up.exit_code, 3);
+  EXPECT_THAT(used_up.err, StartsWith("hasten: rank 1 has ended (exit code 3) and is replaced, 1 of 1\n"
+                                      "hasten: rank 1 has ended (exit code 3) and is not replaced: the 1 of --survive "
+                                      "were used up\n╭ hasten: rank 1 of 2 failed first: exit code 3"));
+  EXPECT_EQ(wrong_usage.exit_code, 2);
+  EXPECT_THAT(wrong_usage.err, HasSubstr("is not replaced: exit code 2 is wrong usage"));
+}
+
+TEST_F(Supervision, ReplacementsNeedOthersWhoseNumberStays) {
+  const CommandResult alone = launch_script({"--survive", "2"}, "true");
+  const CommandResult elastic = launch_script(
+      {"--survive", "2", "--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"}, "true");
+
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--survive 2 (option --survive) needs at least 2 processes"));
+  EXPECT_EQ(elastic.exit_code, 2);
+  EXPECT_THAT(elastic.err, HasSubstr("--survive 2 (option --survive) needs a fixed world"));
+}
+
 TEST_F(Supervision, TheReportIsAboutTheLastAttempt) {
   const CommandResult result =
       launch_script({"--max_restarts", "1", "--monitor_interval", "0"},

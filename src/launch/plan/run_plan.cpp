@@ -54,6 +54,8 @@ class Planner {
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
     plan.run.role = *settings_.text("role");
     plan.run.max_restarts = static_cast<int>(settings_.integer("max_restarts").value_or(0));
+    plan.run.survive = static_cast<int>(settings_.integer("survive").value_or(0));
+    check_survive(plan);
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
     return plan;
   }
@@ -61,6 +63,20 @@ class Planner {
  private:
   void add(std::vector<std::string> problems) {
     for (std::string& problem : problems) problems_.push_back(std::move(problem));
+  }
+
+  void check_survive(const RunPlan& plan) {
+    if (plan.run.survive == 0) return;
+    const Setting& survive = settings_.of("survive");
+    if (plan.is_elastic()) {
+      problems_.push_back(text("--survive ", plan.run.survive, " (", survive.origin,
+                               ") needs a fixed world, and in an elastic run ranks come and go. ",
+                               "Use --max_restarts there, or --rdzv_backend static"));
+    } else if (plan.num_processes == 1) {
+      problems_.push_back(text("--survive ", plan.run.survive, " (", survive.origin,
+                               ") needs at least 2 processes: a rank that is replaced takes the state of ",
+                               "another. Use --max_restarts and checkpoints"));
+    }
   }
 
   LauncherKind kind() const {

@@ -61,6 +61,7 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
 
  private:
   std::vector<pid_t> start(int num_workers) override { return workers_->start(num_workers); }
+  pid_t start_one(int local_rank) override { return workers_->start_one(local_rank); }
   void signal(int local_rank, int signal) override { workers_->signal(local_rank, signal); }
   TimePoint now() const override { return workers_->now(); }
 

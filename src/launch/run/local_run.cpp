@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <numeric>
 
 #include "hasten/core/error.h"
@@ -27,6 +29,7 @@
 #include "launch/workers/failure_report.h"
 #include "launch/workers/local_processes.h"
 #include "launch/workers/memory_events.h"
+#include "launch/workers/replacement.h"
 #include "launch/workers/root_cause.h"
 #include "launch/workers/worker_page.h"
 
@@ -128,6 +131,12 @@ void check(int num_workers, const LaunchOptions& options) {
   if (options.run.max_restarts < 0) {
     throw UsageError({"launch"}, "max_restarts is ", options.run.max_restarts, "; expected 0 or more.");
   }
+  if (options.run.survive < 0 || (options.run.survive > 0 && num_workers == 1 && options.num_machines == 1)) {
+    throw UsageError(
+        {"launch"}, "survive is ", options.run.survive, " for ", num_workers,
+        " processes; expected 0 or more, and at least 2 processes, since a rank that is replaced takes the "
+        "state of another.");
+  }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ", options.num_machines,
                      " machines, counted from 0.");
@@ -221,12 +230,14 @@ class LocalRun {
 
   int run() {
     const MemoryEvents memory_before = read_memory_events();
-    const SupervisorOptions supervisor{.num_workers = num_workers(),
-                                       .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
-                                       .max_restarts = options_.run.max_restarts,
-                                       .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
-                                       .notice = say,
-                                       .before_attempt = [this](int attempt) { prepare(attempt); }};
+    const SupervisorOptions supervisor{
+        .num_workers = num_workers(),
+        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
+        .max_restarts = options_.run.max_restarts,
+        .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
+        .notice = say,
+        .before_attempt = [this](int attempt) { prepare(attempt); },
+        .replaces = [this](const WorkerEnd& end, bool any_has_ended) { return replaces(end, any_has_ended); }};
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
     const Outcome outcome = with_cause(supervise(processes, supervisor), places_, messages());
     processes.finish_output(supervisor.shutdown_timeout);
@@ -274,7 +285,31 @@ class LocalRun {
     return result;
   }
 
+  // Leaves the worker's place as its successor finds it.
+  Replacing replaces(const WorkerEnd& end, bool any_has_ended) {
+    const auto local_rank = static_cast<size_t>(end.local_rank);
+    const WorkerDeath death{end.status, local_rank < pages_.size() ? pages_[local_rank].step() : 0};
+    std::vector<WorkerDeath>& earlier = deaths_[end.local_rank];
+    const Replacement decision = decide_replacement(death, {.earlier = earlier,
+                                                            .num_replaced = num_replaced_,
+                                                            .limit = options_.run.survive,
+                                                            .any_has_ended = any_has_ended});
+    earlier.push_back(death);
+    const std::string who = text("rank ", place(end.local_rank).rank, " has ended (", describe_end(end.status), ')',
+                                 death.step > 0 ? text(" behind step ", death.step) : "", " and is ");
+    if (!decision.is_due) return {false, decision.reason.empty() ? "" : who + "not replaced: " + decision.reason};
+    // Before the first step a worker that begins anew has what the others have.
+    has_begun_ = has_begun_ || pages_.empty() ||
+                 std::any_of(pages_.begin(), pages_.end(), [](const WorkerPage& page) { return page.step() > 0; });
+    ++num_replaced_;
+    std::error_code ignored;
+    std::filesystem::remove(place(end.local_rank).error_file, ignored);
+    return {true, text(who, "replaced, ", num_replaced_, " of ", options_.run.survive)};
+  }
+
   void prepare(int attempt) {
+    deaths_.clear();
+    has_begun_ = false;
     environment_.run.restart_count = attempt;
     if (attempt > 0) meet_the_others(num_workers(), options_, attempt, asked_to_end);
     if (options_.num_machines == 1) {
@@ -338,6 +373,11 @@ class LocalRun {
   // Runs in the worker's process.
   int run_body(int local_rank) const {
     Environment environment = compose_environment(environment_, place(local_rank));
+    if (has_begun_ && deaths_.contains(local_rank)) {
+      auto variables = environment.variables();
+      variables["HASTEN_REPLACES"] = "1";
+      environment = Environment::of(std::move(variables));
+    }
     if (static_cast<size_t>(local_rank) < pages_.size()) {
       environment = pages_[static_cast<size_t>(local_rank)].hand_over(place(local_rank), environment);
     }
@@ -381,8 +421,11 @@ class LocalRun {
   const OutputOptions output_;
   const RunDirectory directory_;
   std::optional<LogFolders> logs_;
-  std::string attempt_folder_;     // of the log files; "" if there are none
-  std::vector<WorkerPage> pages_;  // by local rank, of this attempt; empty without the watch
+  std::string attempt_folder_;                      // of the log files; "" if there are none
+  std::map<int, std::vector<WorkerDeath>> deaths_;  // by local rank, of workers that were replaced in this attempt
+  int num_replaced_ = 0;                            // in all attempts
+  bool has_begun_ = false;                          // some step of this attempt has been made
+  std::vector<WorkerPage> pages_;                   // by local rank, of this attempt; empty without the watch
 };
 
 }  // namespace

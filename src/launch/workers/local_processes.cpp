@@ -289,6 +289,21 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
   return pids;
 }
 
+pid_t LocalProcesses::start_one(int local_rank) {
+  const auto refuse = [&](int reason) {
+    throw UsageError({"launch"}, "cannot start worker ", local_rank, " again: ", std::strerror(reason),
+                     ". Raise the limits (ulimit -u for processes, ulimit -n for files).");
+  };
+  std::cout.flush();
+  std::fflush(nullptr);
+  impl_->error_tails[static_cast<size_t>(local_rank)].clear();
+  if (const int reason = impl_->start_shim(local_rank)) refuse(reason);
+  Impl::Shim& shim = impl_->shims.back();
+  const ShimMessage message = impl_->first_message(shim);
+  if (message.kind != ShimMessage::Kind::kStarted) refuse(message.value);
+  return shim.worker = message.value;
+}
+
 void LocalProcesses::signal(int local_rank, int signal) {
   if (const auto* shim = impl_->find(local_rank)) impl_->order(*shim, signal);
 }

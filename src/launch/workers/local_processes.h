@@ -50,6 +50,7 @@ class LocalProcesses final : public WorkerProcesses {
   ~LocalProcesses() override;
 
   std::vector<pid_t> start(int num_workers) override;
+  pid_t start_one(int local_rank) override;
   void signal(int local_rank, int signal) override;
   Event wait(std::optional<TimePoint> deadline) override;
   TimePoint now() const override { return std::chrono::steady_clock::now(); }

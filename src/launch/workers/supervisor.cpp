@@ -31,6 +31,7 @@ class Supervision {
   struct Worker {
     bool exited = false;
     bool gone = false;
+    std::optional<WorkerEnd> replaced = {};  // it failed, and is started again once its group is gone
   };
 
   void start() {
@@ -57,9 +58,15 @@ class Supervision {
   }
 
   void on_exit(int local_rank, int status) {
-    workers_[static_cast<size_t>(local_rank)].exited = true;
-    ++num_exited_;
+    Worker& worker = workers_[static_cast<size_t>(local_rank)];
+    worker.exited = true;
     const WorkerEnd end{local_rank, pids_[static_cast<size_t>(local_rank)], status, processes_.now()};
+    if (status != 0 && !stopping_ && is_replaced(end)) {
+      worker.replaced = end;
+      processes_.signal(local_rank, SIGKILL);
+      return;
+    }
+    ++num_exited_;
     if (status != 0 && !stopping_) {
       outcome_.root_cause = end;
       outcome_.exit_code = exit_code_of(status);
@@ -77,7 +84,37 @@ class Supervision {
     }
   }
 
+  bool is_replaced(const WorkerEnd& end) const {
+    const Replacing answer = options_.replaces(end, num_exited_ > 0);
+    if (!answer.line.empty()) options_.notice(answer.line);
+    return answer.is_due;
+  }
+
+  // Returns true if the worker runs again.
+  bool replace(int local_rank) {
+    Worker& worker = workers_[static_cast<size_t>(local_rank)];
+    const WorkerEnd end = *std::exchange(worker.replaced, std::nullopt);
+    if (!stopping_) {
+      try {
+        pids_[static_cast<size_t>(local_rank)] = processes_.start_one(local_rank);
+        worker = {};
+        return true;
+      } catch (const std::exception& error) {
+        options_.notice(error.what());
+        outcome_.root_cause = end;
+        outcome_.exit_code = exit_code_of(end.status);
+        restarting_ = outcome_.attempt < options_.max_restarts;
+        stop(SIGTERM);
+      }
+    } else {
+      outcome_.others.push_back(end);
+    }
+    ++num_exited_;
+    return false;
+  }
+
   void on_gone(int local_rank) {
+    if (workers_[static_cast<size_t>(local_rank)].replaced && replace(local_rank)) return;
     workers_[static_cast<size_t>(local_rank)].gone = true;
     ++num_gone_;
     if (num_gone_ < workers_.size() || !restarting_) return;

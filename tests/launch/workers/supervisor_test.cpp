@@ -9,6 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -49,6 +50,11 @@ class ScriptedProcesses : public WorkerProcesses {
     ++num_starts;
     return pids(num_workers);
   }
+  pid_t start_one(int local_rank) override {
+    started_again.push_back(local_rank);
+    if (refuses_more) throw UsageError({"launch"}, "no more processes");
+    return 200 + local_rank;
+  }
   void signal(int local_rank, int signal) override { signals.push_back(text(sigabbrev_np(signal), ' ', local_rank)); }
   Event wait(std::optional<TimePoint> deadline) override {
     const Event event = events_.front();
@@ -67,6 +73,8 @@ class ScriptedProcesses : public WorkerProcesses {
   std::chrono::duration<double> waited{0};
   std::vector<double> delays;  // all that was waited for
   int num_starts = 0;
+  std::vector<int> started_again;
+  bool refuses_more = false;
 
  private:
   std::deque<Event> events_;
@@ -93,6 +101,69 @@ TEST(Supervisor, StopsTheOthersAtTheFirstFailureAndKeepsItsExitCode) {
   EXPECT_EQ(outcome.root_cause->pid, 101);
   EXPECT_EQ(outcome.others.size(), 2u);
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "TERM 2"));
+}
+
+// Replaces every worker that fails, and writes down whether another had ended.
+SupervisorOptions replacing(int num_workers, std::vector<bool>* had_ended = nullptr) {
+  return {.num_workers = num_workers, .replaces = [had_ended](const WorkerEnd&, bool any_has_ended) {
+            if (had_ended != nullptr) had_ended->push_back(any_has_ended);
+            return Replacing{true};
+          }};
+}
+
+TEST(Supervisor, StartsAWorkerAgainAloneOnceItsGroupIsGone) {
+  ScriptedProcesses processes({killed(1, SIGKILL), gone(1), exited(0, 0), gone(0), exited(1, 0), gone(1)});
+  std::vector<bool> had_ended;
+
+  const Outcome outcome = supervise(processes, replacing(2, &had_ended));
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_FALSE(outcome.root_cause);
+  EXPECT_THAT(processes.started_again, ElementsAre(1));
+  EXPECT_EQ(processes.num_starts, 1);
+  EXPECT_THAT(had_ended, ElementsAre(false));
+  EXPECT_EQ(processes.signals.front(), "KILL 1") << "what the dead worker has left behind";
+}
+
+TEST(Supervisor, AWorkerThatFailsAgainIsReportedByItsSuccessor) {
+  ScriptedProcesses processes({exited(0, 1), gone(0), exited(0, 7), gone(0), killed(1, SIGTERM), gone(1)});
+  int left = 1;
+
+  const Outcome outcome = supervise(
+      processes, {.num_workers = 2, .replaces = [&](const WorkerEnd&, bool) { return Replacing{left-- > 0}; }});
+
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.root_cause->pid, 200);
+  EXPECT_THAT(processes.started_again, ElementsAre(0));
+}
+
+TEST(Supervisor, TellsWhetherAnotherWorkerHasEnded) {
+  ScriptedProcesses processes({exited(0, 0), gone(0), killed(1, SIGKILL), gone(1), exited(1, 0), gone(1)});
+  std::vector<bool> had_ended;
+
+  supervise(processes, replacing(2, &had_ended));
+
+  EXPECT_THAT(had_ended, ElementsAre(true));
+}
+
+TEST(Supervisor, ASignalWhileAWorkerIsReplacedStartsNone) {
+  ScriptedProcesses processes({killed(1, SIGKILL), received(SIGTERM), gone(1), killed(0, SIGTERM), gone(0)});
+
+  const Outcome outcome = supervise(processes, replacing(2));
+
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(processes.started_again, IsEmpty());
+  EXPECT_EQ(outcome.others.size(), 2u);
+}
+
+TEST(Supervisor, AWorkerThatCannotBeStartedAgainEndsTheRun) {
+  ScriptedProcesses processes({killed(1, SIGKILL), gone(1), killed(0, SIGTERM), gone(0)});
+  processes.refuses_more = true;
+
+  const Outcome outcome = supervise(processes, replacing(2));
+
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(outcome.root_cause->local_rank, 1);
 }
 
 TEST(Supervisor, AWorkerKilledByASignalGives128PlusTheSignal) {
@@ -288,11 +359,23 @@ class AnyOrder : public WorkerProcesses {
     ++num_starts;
     return pids(num_workers);
   }
+  pid_t start_one(int local_rank) override {
+    Worker& worker = workers_[static_cast<size_t>(local_rank)];
+    EXPECT_TRUE(worker.gone) << "a process of the dead worker is left";
+    worker = {.has_child = worker.has_child};
+    return 200 + local_rank;
+  }
   void signal(int local_rank, int signal) override {
     Worker& worker = workers_[static_cast<size_t>(local_rank)];
     EXPECT_FALSE(worker.gone) << "a signal to nobody may hit a stranger";
     if (signal != SIGINT) worker.told = true;
-    anyone_told_ = true;
+    if (signal != SIGKILL) anyone_told_ = true;  // a dead worker's group is killed before it is replaced
+  }
+  bool replaces() {
+    if (replacements_left == 0) return false;
+    --replacements_left;
+    first_failure.reset();
+    return true;
   }
   Event wait(std::optional<TimePoint> deadline) override {
     std::vector<Event> possible;
@@ -318,6 +401,7 @@ class AnyOrder : public WorkerProcesses {
   int interrupted = 0;
   int num_starts = 0;
   int max_restarts = 0;
+  int replacements_left = 0;
   bool everyone_gone() const {
     return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.gone; });
   }
@@ -366,13 +450,17 @@ class AnyOrder : public WorkerProcesses {
 };
 
 // Walks through all orders for one pair of workers; returns how many there are.
-int walk_through_orders(const std::vector<bool>& with_child, int max_restarts) {
+int walk_through_orders(const std::vector<bool>& with_child, int max_restarts, int num_replacements = 0) {
   std::vector<size_t> choices;
   int num_orders = 0;
   for (bool more = true; more; ++num_orders) {
     AnyOrder processes(with_child, choices);
     processes.max_restarts = max_restarts;
-    const Outcome outcome = supervise(processes, {.num_workers = 2, .max_restarts = max_restarts});
+    processes.replacements_left = num_replacements;
+    const Outcome outcome =
+        supervise(processes, {.num_workers = 2, .max_restarts = max_restarts, .replaces = [&](const auto&, bool) {
+                                return Replacing{processes.replaces()};
+                              }});
     const int expected = processes.interrupted != 0 ? 128 + processes.interrupted : processes.first_failure.value_or(0);
     EXPECT_TRUE(processes.everyone_gone()) << "choices " << join(choices);
     EXPECT_EQ(outcome.exit_code, expected) << "choices " << join(choices);
@@ -387,6 +475,11 @@ TEST(Supervisor, EveryOrderOfEventsEndsWithNobodyLeftAndTheFirstCausesExitCode) 
   for (const auto& with_child : {std::vector{false, false}, {true, false}, {false, true}, {true, true}}) {
     EXPECT_GT(walk_through_orders(with_child, 0), 300);
   }
+}
+
+TEST(Supervisor, EveryOrderOfEventsWithAReplacementDoesToo) {
+  EXPECT_GT(walk_through_orders({false, false}, 0, 1), 300);
+  EXPECT_GT(walk_through_orders({true, false}, 0, 1), 300);
 }
 
 TEST(Supervisor, EveryOrderOfEventsWithARestartDoesToo) {

@@ -47,6 +47,9 @@ struct RunSettings {
   /// How often a failed group of workers is started again, with a new attempt number, and a new port where it was not
   /// given.
   int max_restarts = 0;
+  /// How many workers that fail are started again alone, with HASTEN_REPLACES=1, while the others go on
+  /// (HASTEN_SURVIVE).
+  int survive = 0;
   /// Names of the signals that the launcher forwards.
   std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 };

@@ -41,6 +41,10 @@ class WorkerProcesses {
   /// does not allow so many processes.
   virtual std::vector<pid_t> start(int num_workers) = 0;
 
+  /// Starts a worker again, of which no process is left, while the others go on. Returns its process id. Throws: as
+  /// start.
+  virtual pid_t start_one(int local_rank) = 0;
+
   /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone. Does nothing if no process of
   /// it is left.
   virtual void signal(int local_rank, int signal) = 0;
@@ -78,6 +82,12 @@ int exit_code_of(int wait_status);
 /// "exit code 3" or "killed by SIGSEGV".
 std::string describe_end(int wait_status);
 
+/// Whether a worker that failed is started again alone, and a line for the user, which may be empty.
+struct Replacing {
+  bool is_due = false;
+  std::string line = {};
+};
+
 struct SupervisorOptions {
   int num_workers = 1;
   /// How long the workers' groups may go on after the signal to stop, before SIGKILL.
@@ -90,6 +100,11 @@ struct SupervisorOptions {
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
   /// Prepares an attempt before its workers are started; the first is 0.
   std::function<void(int attempt)> before_attempt = [](int) {};
+  /// Decides about a worker that fails, which is started again once its group is gone. `any_has_ended`: another one has
+  /// ended well.
+  std::function<Replacing(const WorkerEnd& end, bool any_has_ended)> replaces = [](const WorkerEnd&, bool) {
+    return Replacing{};
+  };
 
   static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
 };
@@ -99,7 +114,8 @@ struct SupervisorOptions {
 bool ends_run(int signal);
 
 /// Starts the workers and waits until none is left.
-///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none
+///  - A worker fails that `replaces` starts again: its group gets SIGKILL, and the others go on.
+///  - Another one fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none
 ///  is
 ///    left, all are started again, if that may still be done.
 ///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
