@@ -12,6 +12,7 @@
 #include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
+#include "hasten/plan/orders.h"
 #include "parallel/parallel_models.h"
 #include "support/ranks.h"
 
@@ -146,6 +147,83 @@ TEST(Pipeline, TrainsOnFourRanksOfTwoStagesThatCutBlocks) {
     stages.push_back(std::string("transformer.h.") + block + ".ln_2");
   }
   expect_like_one_process(gpt2_model(), {.pp = 4, .options = {.stages = stages, .chunks = 2, .microbatches = 8}});
+}
+
+// ---- When gradients of weights are computed.
+
+// The norm's gradient comes with that of its input, so it marks the backward.
+struct MarkedBlockImpl : torch::nn::Module {
+  MarkedBlockImpl() {
+    register_module("norm", norm);
+    register_module("linear", linear);
+  }
+  at::Tensor forward(const at::Tensor& x) { return linear(norm(x)); }
+  torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({4})};
+  torch::nn::Linear linear{torch::nn::LinearOptions(4, 4).bias(false)};
+};
+
+std::vector<torch::nn::Sequential> marked_nets(int count, int layers) {
+  std::vector<torch::nn::Sequential> nets;
+  for (int i = 0; i < count; ++i) {
+    nets.emplace_back();
+    for (int layer = 0; layer < layers; ++layer) nets.back()->push_back(std::make_shared<MarkedBlockImpl>());
+  }
+  return nets;
+}
+
+// What a rank's actions should compute: "I" for gradients of inputs, "W" for those of weights, by stage.
+std::map<int, std::string> gradients_in(const std::vector<plan::Action>& actions) {
+  std::map<int, std::string> events;
+  for (const auto& action : actions) {
+    if (action.kind == plan::ActionKind::kBackwardInput) events[action.stage] += "I";
+    if (action.kind == plan::ActionKind::kBackwardWeight) events[action.stage] += "W";
+    // Of a whole backward the linear layer comes first.
+    if (action.kind == plan::ActionKind::kBackward) events[action.stage] += "WI";
+  }
+  return events;
+}
+
+void expect_gradients_of(int pp, const PipelineOptions& options) {
+  const int stages = pp * options.chunks;
+  const auto nets = marked_nets(pp, stages);
+  run_ranks(pp, [&](process::Process& process) {
+    auto net = nets[static_cast<size_t>(process.rank())];
+    const Pipeline pipeline(*net, process.group(), options);
+    std::map<int, std::string> found;
+    for (const auto& item : net->named_parameters()) {
+      if (!item.value().requires_grad()) continue;  // another rank's
+      const int stage = pipeline.stages().at(item.key());
+      const char mark = item.value().dim() == 2 ? 'W' : 'I';
+      if (item.key().ends_with("bias")) continue;
+      item.value().register_hook([&found, stage, mark](const at::Tensor&) { found[stage] += mark; });
+    }
+    const at::Tensor batch = at::arange(4 * options.microbatches * 4).view({-1, 4}).to(at::kFloat);
+
+    pipeline.forward_backward(batch, [&](const at::Tensor& x) { return net->forward(x).sum(); });
+
+    const auto& order = pipeline.order(options.microbatches);
+    EXPECT_EQ(found, gradients_in(order.ranks[static_cast<size_t>(process.rank())])) << plan::order_csv(order);
+  });
+}
+
+TEST(Pipeline, ComputesGradientsOfWeightsWhenItsOrderSaysSo) {
+  expect_gradients_of(2, {.microbatches = 4, .order = OrderKind::k1F1B});
+  expect_gradients_of(2, {.microbatches = 6, .order = OrderKind::kInterleavedZeroBubble});
+  expect_gradients_of(4, {.microbatches = 8, .order = OrderKind::kInterleavedZeroBubble});
+  expect_gradients_of(2, {.chunks = 2, .microbatches = 4, .order = OrderKind::kInterleavedZeroBubble});
+  expect_gradients_of(2, {.chunks = 2, .microbatches = 4, .order = OrderKind::kZbvZeroBubble});
+}
+
+// In the bubble: on rank r of ZB-H1 the first weights wait for gradients of the inputs of r later microbatches.
+TEST(Pipeline, DefersWeightsIntoTheBubble) {
+  const auto order = plan::make_order(OrderKind::kInterleavedZeroBubble, {.ranks = 4, .chunks = 1, .microbatches = 8});
+
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto events = gradients_in(order.ranks[static_cast<size_t>(rank)]).at(rank);
+    EXPECT_EQ(std::count(events.begin(), events.end(), 'I'), 8) << rank;
+    EXPECT_EQ(std::count(events.begin(), events.end(), 'W'), 8) << rank;
+    EXPECT_EQ(events.find('W'), static_cast<size_t>(rank) + 1) << events;
+  }
 }
 
 // ---- What a forward may do, and what is refused.
