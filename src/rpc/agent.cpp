@@ -29,12 +29,6 @@ std::shared_ptr<AgentCore> start_core(AgentPlace place, Functions functions, Rpc
   return core;
 }
 
-// A worker without a name has its role's and its number in it, where `hasten launch` has given roles.
-RpcOptions named(RpcOptions options, const process::Process& process) {
-  if (options.name.empty() && process.role() != "default") options.name = text(process.role(), process.role_rank());
-  return options;
-}
-
 AgentCore& core_of(const Calls& calls) {
   return static_cast<AgentCore&>(*calls.core());
 }
@@ -42,7 +36,7 @@ AgentCore& core_of(const Calls& calls) {
 }  // namespace
 
 Agent::Agent(const process::Process& process, Functions functions, RpcOptions options)
-    : Calls(start_core(AgentPlace::of(process, options.dynamic), std::move(functions), named(options, process)), {}),
+    : Calls(start_core(AgentPlace::of(process, options), std::move(functions), options), {}),
       impl_(std::make_shared<Impl>(std::static_pointer_cast<AgentCore>(core()))) {}
 
 Agent::Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where,
@@ -145,6 +139,9 @@ std::map<std::string, std::string> AgentCore::gather(const std::string& mine, st
     names = workers_.names();
   } else if (names.empty()) {
     for (int rank = 0; rank < workers_.size(); ++rank) names.push_back(workers_[rank].info.name);
+  }
+  for (std::string& name : names) {
+    if (const auto rank = workers_.find(name)) name = worker(*rank).name;
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());

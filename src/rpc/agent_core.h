@@ -67,11 +67,13 @@ struct ServedFunction {
 struct AgentPlace {
   int rank = -1, world_size = 0;
   std::string run_key = {};
+  /// The names of a worker whose options have none; empty: "worker" and its rank.
+  std::string name = {}, second_name = {};
   /// All workers of a run; without it workers join one by one at `store`.
   std::optional<comm::Group> group = {};
   std::optional<comm::Store> store = {};
   comm::GroupOptions where = {};
-  static AgentPlace of(const process::Process& process, bool dynamic);
+  static AgentPlace of(const process::Process& process, const RpcOptions& options);
 };
 
 /// What all workers have brought, or which one does not come.

@@ -43,6 +43,23 @@ std::string map_faults(const WorkerDevices& from, const WorkerDevices& to, const
   return faults;
 }
 
+bool is_called(const WorkerDevices& worker, const std::string& name) {
+  return worker.name == name || (!name.empty() && worker.second_name == name);
+}
+
+// A worker's own name counts before the second name of another.
+std::vector<WorkerDevices>::const_iterator find_worker(const std::vector<WorkerDevices>& all, const std::string& name) {
+  const auto own = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  return own != all.end() ? own
+                          : std::find_if(all.begin(), all.end(), [&](const auto& one) { return is_called(one, name); });
+}
+
+const DeviceMaps::mapped_type* map_to(const WorkerDevices& from, const WorkerDevices& to) {
+  auto found = from.maps.find(to.name);
+  if (found == from.maps.end() && !to.second_name.empty()) found = from.maps.find(to.second_name);
+  return found == from.maps.end() ? nullptr : &found->second;
+}
+
 }  // namespace
 
 std::string device_problems(const std::vector<WorkerDevices>& all) {
@@ -56,8 +73,7 @@ std::string device_problems(const std::vector<WorkerDevices>& all) {
                        from.num_cuda, " CUDA devices.");
     }
     for (const auto& [name, map] : from.maps) {
-      const auto to =
-          std::find_if(all.begin(), all.end(), [&name = name](const auto& one) { return one.name == name; });
+      const auto to = find_worker(all, name);
       problems += to == all.end() ? text(" '", from.name, "' maps devices to '", name, "', which is no worker",
                                          did_you_mean(name, names))
                                   : map_faults(from, *to, map);
@@ -69,15 +85,15 @@ std::string device_problems(const std::vector<WorkerDevices>& all) {
 std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device,
                                          bool is_reply) {
   const auto forwards = [&]() -> std::optional<c10::Device> {
-    const auto map = from.maps.find(to.name);
-    if (map == from.maps.end()) return {};
-    const auto found = map->second.find(device);
-    return found == map->second.end() ? std::nullopt : std::optional(found->second);
+    const auto* map = map_to(from, to);
+    if (map == nullptr) return {};
+    const auto found = map->find(device);
+    return found == map->end() ? std::nullopt : std::optional(found->second);
   };
   const auto backwards = [&]() -> std::optional<c10::Device> {
-    const auto map = to.maps.find(from.name);
-    if (map == to.maps.end()) return {};
-    for (const auto& [theirs, mine] : map->second) {
+    const auto* map = map_to(to, from);
+    if (map == nullptr) return {};
+    for (const auto& [theirs, mine] : *map) {
       if (mine == device) return theirs;
     }
     return {};

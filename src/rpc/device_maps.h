@@ -16,6 +16,8 @@ namespace hasten::rpc {
 /// A worker's facts about its GPUs.
 struct WorkerDevices {
   std::string name = {};
+  /// A further name by which maps may name the worker; empty: none.
+  std::string second_name = {};
   int num_cuda = 0;
   DeviceMaps maps = {};
   /// The only devices that may take part; empty: all.

@@ -36,6 +36,7 @@ AgentCore::AgentCore(AgentPlace place, Functions functions, RpcOptions options)
       options_(std::move(options)),
       log_("rpc", {rank_, place_.world_size}),
       workers_(place_.world_size) {
+  if (options_.name.empty()) options_.name = place_.name;
   if (options_.name.empty() && place_.group) options_.name = text("worker", rank_);
   pool_ = std::make_unique<Pool>(Pool::Options{
       .num_threads = options_.num_threads,
@@ -162,9 +163,9 @@ void AgentCore::fail_pending_to(int rank, const std::string& what, const std::st
     for (const auto& [id, pending] : pending_) {
       if (pending.to != rank) continue;
       const double seconds = std::chrono::duration<double>(Clock::now() - pending.started).count();
-      failed.emplace_back(
-          id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what, " while it ran ",
-                                                pending.function, "() for ", core::fixed_text(seconds, 1), " s: ", reason, ".")));
+      failed.emplace_back(id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what,
+                                                                " while it ran ", pending.function, "() for ",
+                                                                core::fixed_text(seconds, 1), " s: ", reason, ".")));
     }
   }
   for (const auto& [id, error] : failed) {

@@ -11,9 +11,15 @@
 
 namespace hasten::rpc {
 
-AgentPlace AgentPlace::of(const process::Process& process, bool dynamic) {
+AgentPlace AgentPlace::of(const process::Process& process, const RpcOptions& options) {
   AgentPlace place{.run_key = process.run_key(), .where = process.group().options()};
-  if (!dynamic) {
+  // Where `hasten launch` has given roles, a worker without a name has its role's and its number in it. It is still
+  // found by the name that it has without roles.
+  if (options.name.empty() && process.role() != "default") {
+    place.name = text(process.role(), process.role_rank());
+    if (!options.dynamic) place.second_name = text("worker", process.rank());
+  }
+  if (!options.dynamic) {
     place.rank = process.rank();
     place.world_size = process.world_size();
     place.group = process.group();
@@ -27,6 +33,7 @@ AgentPlace AgentPlace::of(const process::Process& process, bool dynamic) {
 std::string AgentCore::about() const {
   const WorkerDevices devices{
       .name = options_.name,
+      .second_name = place_.second_name,
       .num_cuda = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0,
       .maps = options_.device_maps,
       .devices = options_.devices};

@@ -22,7 +22,7 @@ bool is_good_name(const std::string& name) {
 }  // namespace
 
 std::string about_worker(const WorkerDevices& devices, const std::vector<AboutFunction>& functions) {
-  std::string lines = devices.name + "\n" + device_lines(devices) + "\n";
+  std::string lines = text(devices.name, '\t', devices.second_name, '\n', device_lines(devices), '\n');
   for (const auto& one : functions) lines += text(one.name, '\t', one.signature, '\t', one.idempotent ? 1 : 0, '\n');
   return lines;
 }
@@ -37,8 +37,10 @@ bool Workers::add(int rank, const std::string& about) {
   std::istringstream lines(about);
   std::string line;
   std::getline(lines, line);
-  worker.info = {line, rank};
-  worker.devices.name = line;
+  const size_t names_end = line.rfind('\t');
+  worker.devices.name = line.substr(0, names_end);
+  worker.devices.second_name = line.substr(names_end + 1);
+  worker.info = {worker.devices.name, rank};
   while (std::getline(lines, line) && !line.empty()) take_device_line(line, worker.devices);
   for (uint32_t index = 0; std::getline(lines, line);) {
     const size_t tab = line.find('\t'), end = line.rfind('\t');
@@ -49,6 +51,7 @@ bool Workers::add(int rank, const std::string& about) {
   }
   worker.state = RemoteWorker::State::kHere;
   const std::unique_lock lock(mutex_);
+  if (!worker.devices.second_name.empty()) by_second_name_.emplace(worker.devices.second_name, rank);
   const auto [known, is_new] = by_name_.emplace(worker.info.name, rank);
   if (is_new) return true;
   if (is_here(known->second)) return false;
@@ -70,8 +73,10 @@ void Workers::remove(int rank, RemoteWorker::State state) {
 
 std::optional<int> Workers::find(const std::string& name) const {
   const std::shared_lock lock(mutex_);
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? std::nullopt : std::optional(found->second);
+  for (const auto* names : {&by_name_, &by_second_name_}) {
+    if (const auto found = names->find(name); found != names->end()) return found->second;
+  }
+  return std::nullopt;
 }
 
 std::vector<int> Workers::ranks() const {

@@ -50,6 +50,7 @@ class Workers {
   bool add(int rank, const std::string& about);
   /// A worker that has left, was lost, or left before this agent came.
   void remove(int rank, RemoteWorker::State state);
+  /// By name, or by the second name of a worker where none has it as its own.
   std::optional<int> find(const std::string& name) const;
   /// Ranks and names of those that are here.
   std::vector<int> ranks() const;
@@ -60,10 +61,10 @@ class Workers {
  private:
   GrowingTable<RemoteWorker> table_;
   mutable std::shared_mutex mutex_;
-  std::unordered_map<std::string, int> by_name_;
+  std::unordered_map<std::string, int> by_name_, by_second_name_;
 };
 
-/// The text that add() takes: name, devices, and functions with their signatures.
+/// The text that add() takes: names, devices, and functions with their signatures.
 struct AboutFunction {
   std::string name, signature;
   bool idempotent = false;

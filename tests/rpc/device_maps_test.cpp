@@ -53,6 +53,14 @@ TEST(DeviceMaps, RepliesTakeTheInverseOfTheCallersMap) {
   EXPECT_EQ(mapped_device(callee, caller, gpu(0), true), std::nullopt);
 }
 
+TEST(DeviceMaps, MayNameAWorkerByItsSecondName) {
+  const WorkerDevices caller{.name = "ps0", .num_cuda = 2, .maps = {{"worker1", {{gpu(0), gpu(1)}}}}};
+  const WorkerDevices callee{.name = "trainer0", .second_name = "worker1", .num_cuda = 2};
+
+  EXPECT_EQ(device_problems({caller, callee}), "");
+  EXPECT_EQ(mapped_device(caller, callee, gpu(0), false), gpu(1));
+}
+
 TEST(DeviceMaps, TravelAsLines) {
   const WorkerDevices own{.name = "w0",
                           .num_cuda = 2,

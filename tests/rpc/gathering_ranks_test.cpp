@@ -96,5 +96,39 @@ TEST(AgentRoles, WorkersWithRolesAreCalledByRoleAndNumber) {
   });
 }
 
+process::Process with_role(const process::Process& process, const std::string& role, int role_rank) {
+  return process::Process(
+      {.rank = process.rank(), .world_size = process.world_size(), .role = role, .role_rank = role_rank},
+      process.group());
+}
+
+TEST(AgentRoles, WorkersWithRolesAreFoundByTheNameThatTheyHaveWithoutRoles) {
+  testing::run_ranks(3, [](process::Process& process) {
+    Functions functions;
+    functions.add("number", [rank = process.rank()] { return int64_t{rank}; });
+    Agent agent(with_role(process, "trainer", process.rank()), functions);
+
+    EXPECT_EQ(agent.call<int64_t>("worker1", "number"), 1);
+    EXPECT_EQ(agent.call<int64_t>("trainer1", "number"), 1);
+    EXPECT_EQ(agent.worker("worker2").name, "trainer2");
+    EXPECT_THROW(agent.worker("worker3"), UsageError);
+    EXPECT_EQ(agent.all_gather(process.rank(), {"worker0", "trainer1", "worker2"}).size(), 3u);
+    agent.shutdown();
+  });
+}
+
+TEST(AgentRoles, ANameOfTheProgramsOwnCountsBeforeAnotherWorkersSecondName) {
+  testing::run_ranks(3, [](process::Process& process) {
+    RpcOptions options;
+    if (process.rank() == 2) options.name = "worker1";
+    Agent agent(with_role(process, "trainer", process.rank()), Functions(), options);
+
+    EXPECT_EQ(agent.worker("worker1").id, 2);
+    EXPECT_EQ(agent.worker("trainer1").id, 1);
+    EXPECT_THROW(agent.worker("worker2"), UsageError);
+    agent.shutdown();
+  });
+}
+
 }  // namespace
 }  // namespace hasten::rpc

@@ -20,8 +20,8 @@ struct DeviceLess {
 using DeviceMaps = std::map<std::string, std::map<c10::Device, c10::Device, DeviceLess>>;
 
 struct RpcOptions {
-  /// Unique; at most 127 characters of A-Z a-z 0-9 _ : -. Empty: role and number (ps0), without roles "worker" and
-  /// rank.
+  /// Unique; at most 127 characters of A-Z a-z 0-9 _ : -. Empty: "worker" and rank. Where the launcher
+  /// has given roles, role and number (ps0), and other workers find it by "worker" and rank as well.
   std::string name = {};
   /// Seconds until a call fails; 0: none.
   double timeout_s = 60;
