@@ -123,7 +123,9 @@ std::vector<std::string> launch_flags(const Strategy& strategy) {
     }
     return flags;
   }
-  if (strategy.data_parallel == DataParallel::kZero3) {
+  // hasten launch takes sizes of tp and cp with FSDP's second version alone, as Accelerate does.
+  const bool needs_fsdp = strategy.data_parallel == DataParallel::kDdp && (sizes.tp > 1 || sizes.cp > 1);
+  if (strategy.data_parallel == DataParallel::kZero3 || needs_fsdp) {
     flags.push_back("--use_fsdp");
     add("fsdp_version", 2);
     if (strategy.recompute == Recompute::kFull) add("fsdp_activation_checkpointing", "true");

@@ -57,6 +57,8 @@ TEST(Strategy, options_of_a_launch_say_the_same) {
             "--parallelism_config_tp_size 4 --parallelism_config_dp_shard_size 64");
   EXPECT_EQ(join(launch_flags(strategy({.dp_shard = 1024}, DataParallel::kZero1)), " "),
             "--use_deepspeed --zero_stage 1");
+  EXPECT_EQ(join(launch_flags(strategy({.tp = 2})), " "),
+            "--use_fsdp --fsdp_version 2 --use_parallelism_config --parallelism_config_tp_size 2");
   EXPECT_THAT(
       join(launch_flags(strategy({.pp = 2, .dp_replicate = 2, .tp = 2})), " "),
       HasSubstr(

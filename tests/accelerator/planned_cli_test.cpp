@@ -1,23 +1,68 @@
-// What hasten plan measures here is a machine that it takes.
+// The options that hasten plan prints start a run of the layout that it names, and what it measures here is a machine
+// that it takes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
+#include <cstdio>
 #include <filesystem>
-#include <string>
 
 #include "cli/command.h"
+#include "hasten/accelerator.h"
 #include "hasten/core/file.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "hasten/plan/layout.h"
 #include "support/folder.h"
+#include "support/processes.h"
 
 namespace hasten {
 namespace {
 
 using ::testing::HasSubstr;
 
+HASTEN_PROCESS_CASE(planned_program) {
+  const Accelerator accelerator(AcceleratorOptions{.cpu = true});
+  const auto& given = accelerator.options().parallel;
+  const auto& sharding = accelerator.sharding();
+  accelerator.print("tp ", given.tp, " pp ", given.pp, " stage ",
+                    sharding ? static_cast<int>(sharding->options().stage) : 0, " of ", accelerator.world_size());
+  return 0;
+}
+
+struct Planned {
+  const char* layout;
+  const char* strategies;
+  const char* said;
+};
+
 std::string hasten_command() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/hasten";
+}
+
+TEST(Planned, TheOptionsOfEachLayoutStartARunOfIt) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string hasten = hasten_command();
+  for (const auto& [layout, strategies, said] : {Planned{"tp=1,pp=1", "ddp", "tp 1 pp 1 stage 0 of 2\n"},
+                                                 Planned{"tp=1,pp=1", "zero1", "tp 1 pp 1 stage 1 of 2\n"},
+                                                 Planned{"tp=1,pp=1", "zero2", "tp 1 pp 1 stage 2 of 2\n"},
+                                                 Planned{"tp=1,pp=1", "zero3", "tp 1 pp 1 stage 3 of 2\n"},
+                                                 Planned{"tp=2,pp=1", "ddp", "tp 2 pp 1 stage 0 of 2\n"}}) {
+    const auto planned =
+        test::run_command({hasten, "plan", "gpt2", "--device", "cpu", "--devices", "2", "--batch", "8", "--sequence",
+                           "64", "--json", "--layout", layout, "--strategies", strategies});
+    ASSERT_EQ(planned.exit_code, 0) << layout << planned.err << planned.out;
+    std::vector<std::string> words = {hasten, "launch", "--no_python", "--num_processes", "2"};
+    const auto plan = core::Value::parse_json(planned.out);
+    for (const auto& flag : plan.at("launch_flags").as_list()) words.push_back(flag.as_string());
+    words.push_back(program);
+
+    const auto run = test::run_command(words, {{"HASTEN_TEST_CASE", "planned_program"}});
+
+    EXPECT_EQ(run.exit_code, 0) << layout << ' ' << strategies << run.err;
+    EXPECT_THAT(run.out, HasSubstr(said)) << layout << ' ' << strategies;
+  }
 }
 
 class Measured : public testing::InFolder {};
