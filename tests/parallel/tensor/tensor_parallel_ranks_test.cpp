@@ -6,9 +6,11 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <random>
 
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
@@ -16,6 +18,7 @@
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "parallel/parallel_models.h"
+#include "parallel/tensor/exchange.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {
@@ -268,6 +271,109 @@ TEST(TensorParallel, SaysThatAParameterWasReplaced) {
     (void)cut.forward_hook()->enter(*net);
   });
   EXPECT_THAT(words[0], HasSubstr("the values of 'weight' were replaced"));
+}
+
+// ---- Exchanges: forward and backward beside one process that holds the whole value.
+
+using tensor::Exchange;
+using tensor::ExchangeKind;
+
+// A whole value, a function of parts, and how parts are given and taken: random sizes, some of which no rank divides.
+struct ExchangeTrial {
+  Exchange what = {};
+  at::Tensor whole;
+  /// Factors of each rank's result, so that gradients of ranks differ.
+  std::vector<at::Tensor> factors = {};
+};
+
+at::Tensor own_part(const at::Tensor& whole, const Cut& cut, const process::Process& process) {
+  return cut_tensor(whole, cut, process.world_size(), process.rank());
+}
+
+// What rank r computes with the result; the loss is the sum over ranks. Each kind beside the plain formula of autograd.
+void expect_exchange(process::Process& process, const ExchangeTrial& trial) {
+  const auto axis = std::make_shared<tensor::CutAxis>(process.group(), tensor::AxisOptions{});
+  const int ranks = process.world_size(), rank = process.rank();
+  const auto& what = trial.what;
+  const bool takes_part = what.kind == ExchangeKind::kGather || what.kind == ExchangeKind::kGatherForParts ||
+                          what.kind == ExchangeKind::kMove;
+  const bool is_partial_sum = what.kind == ExchangeKind::kSum || what.kind == ExchangeKind::kReduceScatter;
+  // One process: the value, the results of all ranks, and the gradient of their weighted sum.
+  at::Tensor whole = trial.whole.clone().requires_grad_();
+  std::vector<at::Tensor> inputs, results;
+  for (int r = 0; r < ranks; ++r) inputs.push_back(is_partial_sum ? whole * (r + 1) : whole);
+  at::Tensor total = at::zeros_like(whole);
+  for (const auto& input : inputs) total = is_partial_sum ? total + input : input;
+  at::Tensor loss = at::zeros({}, at::kDouble);
+  for (int r = 0; r < ranks; ++r) {
+    at::Tensor result = total;
+    if (what.kind == ExchangeKind::kSlice || what.kind == ExchangeKind::kReduceScatter)
+      result = cut_tensor(total, what.cut, ranks, r);
+    if (what.kind == ExchangeKind::kMove) result = cut_tensor(total, {what.to_dim, 1}, ranks, r);
+    results.push_back(result);
+    // Code behind kSum and kGather is the same on all ranks, and counts once.
+    const bool is_same = what.kind == ExchangeKind::kSum || what.kind == ExchangeKind::kGather;
+    if (!is_same || r == 0) loss = loss + (result * trial.factors[static_cast<size_t>(r)]).sum();
+  }
+  loss.backward();
+
+  at::Tensor mine = (takes_part ? own_part(trial.whole, what.cut, process).clone() : trial.whole.clone());
+  mine.requires_grad_();
+  const at::Tensor given = is_partial_sum ? mine * (rank + 1) : mine;
+  const at::Tensor result = tensor::exchange(*axis, given, what);
+  const bool is_same = what.kind == ExchangeKind::kSum || what.kind == ExchangeKind::kGather;
+  (result * trial.factors[is_same ? 0 : static_cast<size_t>(rank)]).sum().backward();
+
+  const std::string words = text("kind ", static_cast<int>(what.kind), " dim ", what.cut.dim, " blocks ",
+                                 what.cut.blocks, " size ", what.size, " rank ", rank, "/", ranks);
+  EXPECT_TRUE(at::allclose(result, results[static_cast<size_t>(rank)])) << words;
+  at::Tensor gradient = mine.grad();
+  if (is_partial_sum) {  // each rank's share of the one value
+    gradient = gradient.clone();
+    process.group().all_reduce_(gradient);
+  }
+  EXPECT_TRUE(at::allclose(gradient, takes_part ? own_part(whole.grad(), what.cut, process) : whole.grad())) << words;
+}
+
+ExchangeTrial make_trial(ExchangeKind kind, int ranks, std::mt19937& random) {
+  const auto draw = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint32_t>(most)); };
+  ExchangeTrial trial;
+  trial.what.kind = kind;
+  std::vector<int64_t> sizes = {2 + draw(6), 2 + draw(6), 2 + draw(6)};
+  trial.what.cut = {draw(3), kind == ExchangeKind::kMove ? 1 : 1 + draw(2)};
+  const auto dim = static_cast<size_t>(trial.what.cut.dim);
+  sizes[dim] *= trial.what.cut.blocks;
+  trial.what.size = sizes[dim];
+  if (kind == ExchangeKind::kMove) {
+    trial.what.to_dim = (trial.what.cut.dim + 1 + draw(2)) % 3;
+    trial.what.to_size = sizes[static_cast<size_t>(trial.what.to_dim)];
+  }
+  auto generator = at::detail::createCPUGenerator(random());
+  const auto options = at::TensorOptions(at::kDouble);
+  trial.whole = at::randn(sizes, generator, options);
+  for (int r = 0; r < ranks; ++r) {
+    at::Tensor shaped = trial.whole;
+    if (kind == ExchangeKind::kSlice || kind == ExchangeKind::kReduceScatter)
+      shaped = cut_tensor(trial.whole, trial.what.cut, ranks, r);
+    if (kind == ExchangeKind::kMove) shaped = cut_tensor(trial.whole, {trial.what.to_dim, 1}, ranks, r);
+    trial.factors.push_back(at::randn(shaped.sizes(), generator, options));
+  }
+  return trial;
+}
+
+TEST(Exchanges, ForwardAndBackwardAreThoseOfOneProcess) {
+  for (const int ranks : {2, 3}) {
+    std::mt19937 random(static_cast<uint32_t>(ranks));
+    std::vector<ExchangeTrial> trials;
+    for (const auto kind :
+         {ExchangeKind::kEnter, ExchangeKind::kSum, ExchangeKind::kGatherForParts, ExchangeKind::kReduceScatter,
+          ExchangeKind::kGather, ExchangeKind::kSlice, ExchangeKind::kMove}) {
+      for (int i = 0; i < 12; ++i) trials.push_back(make_trial(kind, ranks, random));
+    }
+    run_ranks(ranks, [&](process::Process& process) {
+      for (const auto& trial : trials) expect_exchange(process, trial);
+    });
+  }
 }
 
 }  // namespace
