@@ -1,4 +1,4 @@
-// Accelerate's MegatronLMPlugin through the front door: GPT and T5 steps against one process, clipping, schedule,
+// Accelerate's MegatronLMPlugin through the front door: GPT, BERT and T5 steps against one process, clipping, schedule,
 // and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
+#include "hasten/models/bert.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/t5.h"
 #include "hasten/models/train_steps.h"
@@ -61,6 +62,37 @@ struct GptRun {
     });
   }
   static TextBatch batch() { return {{"input_ids", tokens(8, 8, 7)}}; }
+};
+
+struct BertRun {
+  using Net = models::BertForPreTrainingImpl;
+  static std::shared_ptr<Net> make() {
+    models::BertConfig config;
+    config.vocab_size = 97;
+    config.hidden_size = 16;
+    config.num_hidden_layers = 4;
+    config.num_attention_heads = 4;
+    config.intermediate_size = 32;
+    config.max_position_embeddings = 16;
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
+    return std::make_shared<Net>(config);
+  }
+  template <class Call>
+  static models::TrainStep step(const Call& call) {
+    return models::bert_train_step(
+        [call](const models::BertBatch& part) { return call(part.tokens, part.padding_mask, part.types); });
+  }
+  // As many masked words in each sample, so that parts count alike for both losses.
+  static TextBatch batch() {
+    const at::Tensor ids = tokens(8, 8, 5), mask = at::ones_like(ids), labels = at::full_like(ids, -100);
+    mask.narrow(1, 7, 1).zero_();
+    labels.narrow(1, 1, 3).copy_(ids.narrow(1, 1, 3).add(1));
+    return {{"input_ids", ids},
+            {"attention_mask", mask},
+            {"token_type_ids", at::arange(8).ge(4).to(at::kLong).expand({8, 8}).contiguous()},
+            {"labels", labels},
+            {"next_sentence_label", at::arange(8).remainder(2)}};
+  }
 };
 
 struct T5Run {
@@ -155,7 +187,7 @@ class MegatronSteps : public ::testing::Test {
   }
 };
 
-using Runs = ::testing::Types<GptRun, T5Run>;
+using Runs = ::testing::Types<GptRun, BertRun, T5Run>;
 TYPED_TEST_SUITE(MegatronSteps, Runs);
 
 TYPED_TEST(MegatronSteps, OnStagesAreThoseOfOneProcess) {

@@ -20,11 +20,11 @@
 namespace hasten::parallel {
 namespace {
 
-// Only the owners of tables name them so; other modules may hold them as well.
-std::set<const c10::TensorImpl*> tables_of(const torch::nn::Module& module) {
-  std::set<const c10::TensorImpl*> tables;
-  module.apply([&](const torch::nn::Module& part) {
-    if (const auto* table = part.as<torch::nn::EmbeddingImpl>()) tables.insert(table->weight.unsafeGetTensorImpl());
+// Names of tables at the embeddings that own them. A head may hold the same tensor, and multiplies by it.
+std::set<std::string> tables_of(const torch::nn::Module& module) {
+  std::set<std::string> tables;
+  module.apply([&](const std::string& name, const torch::nn::Module& part) {
+    if (part.as<torch::nn::EmbeddingImpl>() != nullptr) tables.insert(name.empty() ? "weight" : name + ".weight");
   });
   return tables;
 }
@@ -33,9 +33,8 @@ std::vector<PlanParameter> plan_parameters(const torch::nn::Module& module) {
   const auto tables = tables_of(module);
   std::vector<PlanParameter> all;
   for (const auto& item : module.named_parameters()) {
-    const auto* const identity = item.value().unsafeGetTensorImpl();
-    const bool owns = item.key().find("lm_head") == std::string::npos;
-    all.push_back({item.key(), item.value().sizes().vec(), owns && tables.contains(identity), identity});
+    all.push_back(
+        {item.key(), item.value().sizes().vec(), tables.contains(item.key()), item.value().unsafeGetTensorImpl()});
   }
   return all;
 }
