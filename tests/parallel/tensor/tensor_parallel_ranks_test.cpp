@@ -19,6 +19,7 @@
 #include "hasten/parallel/shard/sharding.h"
 #include "parallel/parallel_models.h"
 #include "parallel/tensor/exchange.h"
+#include "parallel/tensor/handler.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {
@@ -292,7 +293,7 @@ at::Tensor own_part(const at::Tensor& whole, const Cut& cut, const process::Proc
 
 // What rank r computes with the result; the loss is the sum over ranks. Each kind beside the plain formula of autograd.
 void expect_exchange(process::Process& process, const ExchangeTrial& trial) {
-  const auto axis = std::make_shared<tensor::CutAxis>(process.group(), tensor::AxisOptions{});
+  const auto axis = tensor::make_axis(process.group(), {});
   const int ranks = process.world_size(), rank = process.rank();
   const auto& what = trial.what;
   const bool takes_part = what.kind == ExchangeKind::kGather || what.kind == ExchangeKind::kGatherForParts ||
