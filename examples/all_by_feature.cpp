@@ -71,6 +71,9 @@ namespace resume {
 namespace schedule_free {
 #include "by_feature/schedule_free.cpp"
 }
+namespace survive {
+#include "by_feature/survive.cpp"
+}
 namespace sync_batch_norm {
 #include "by_feature/sync_batch_norm.cpp"
 }
@@ -108,6 +111,7 @@ int main(int argc, char** argv) {
       {"profiler", [&] { return profiler::main(argc - 1, argv + 1); }},
       {"resume", [&] { return resume::main(argc - 1, argv + 1); }},
       {"schedule_free", schedule_free::main},
+      {"survive", [&] { return survive::main(argc - 1, argv + 1); }},
       {"sync_batch_norm", sync_batch_norm::main},
       {"tensor_parallel", tensor_parallel::main},
       {"tracking", [&] { return tracking::main(argc - 1, argv + 1); }},

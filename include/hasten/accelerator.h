@@ -37,6 +37,7 @@
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/pipeline/pipeline.h"
 #include "hasten/parallel/shard/build.h"
+#include "hasten/parallel/survive/survive.h"
 #include "hasten/plugins/dummy.h"
 #include "hasten/process/distributed_type.h"
 #include "hasten/process/print.h"
@@ -242,6 +243,16 @@ class Accelerator {
       std::apply([this](const auto&... model) { (require_ours(model.ddp()), ...); }, models);
     }
     join(fn, options);
+  }
+
+  /// Runs `options.epochs` passes of `step(batch)` over a prepared loader, and `after_epoch(epoch)` behind each. Under
+  /// `hasten launch --survive N` it goes on when ranks die. Each is replaced under its number, runs main() up to here,
+  /// and takes the state of another (docs/survive.md). Elsewhere it is the plain loop.
+  /// Collective: yes. Blocks: until all ranks have ended. Throws: as parallel::survive.
+  template <class L, class Step>
+  parallel::SurviveReport survive(const parallel::SurviveOptions& options, const L& loader, Step&& step,
+                                  const std::function<void(int64_t epoch)>& after_epoch = {}) const {
+    return run_survived(options, parallel::survived_loop(loader, step), after_epoch);
   }
 
   /// Returns the selected DeepSpeed plugin with its configuration. `select` takes another for models prepared from now
@@ -508,6 +519,8 @@ class Accelerator {
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
+  parallel::SurviveReport run_survived(const parallel::SurviveOptions& options, const parallel::SurvivedLoop& loop,
+                                       const std::function<void(int64_t epoch)>& after_epoch) const;
   using PipelineStep = std::function<at::Tensor(const parallel::Pipeline&, double scale)>;
   at::Tensor run_step(const PipelineStep& step, std::optional<double> weight) const;
   parallel::NoSync accumulate(Models models) const;

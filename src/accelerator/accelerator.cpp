@@ -50,6 +50,12 @@ void Accelerator::select_deepspeed_plugin(const std::string& name) const {
   state_->plugins->select(name, state_->sharding);
 }
 
+parallel::SurviveReport Accelerator::run_survived(const parallel::SurviveOptions& options,
+                                                  const parallel::SurvivedLoop& loop,
+                                                  const std::function<void(int64_t)>& after_epoch) const {
+  return state_->survive(options, loop, after_epoch);
+}
+
 tracking::Trackers& Accelerator::trackers() const noexcept {
   return state_->trackers;
 }

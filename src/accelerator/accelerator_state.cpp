@@ -5,11 +5,13 @@
 
 #include <utility>
 
+#include "accelerator/survive_setup.h"
 #include "accelerator/tracking_setup.h"
 #include "accelerator/verify_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_devices.h"
 #include "hasten/checkpoint/optimizer_state.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -22,24 +24,31 @@
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
 #include "hasten/process/random.h"
+#include "hasten/process/rejoining.h"
 
 namespace hasten {
 namespace {
 
-process::Process make_process(const ReadOptions& read) {
-  const auto& options = read.options;
-  return process::Process({.cpu = options.cpu,
-                           .timeout = options.timeout,
-                           .check = options.check,
-                           .backend = options.backend,
-                           .change_process = options.change_process},
-                          read.environment);
+process::RejoiningProcess make_process(const ReadOptions& read) {
+  const auto& given = read.options;
+  const process::ProcessOptions options{.cpu = given.cpu,
+                                        .timeout = given.timeout,
+                                        .check = given.check,
+                                        .backend = given.backend,
+                                        .change_process = given.change_process};
+  if (auto rejoining = process::make_rejoining(options, read.environment)) return *std::move(rejoining);
+  return {process::Process(options, read.environment), nullptr};
 }
 
 }  // namespace
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
-    : AcceleratorState(read, own ? *std::move(own) : make_process(read)) {}
+    : AcceleratorState(read, own ? process::RejoiningProcess{*std::move(own), nullptr} : make_process(read)) {}
+
+AcceleratorState::AcceleratorState(const ReadOptions& read, const process::RejoiningProcess& made)
+    : AcceleratorState(read, made.process) {
+  process_watch = made.watch;
+}
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Process& process)
     : options(read.options),
@@ -55,6 +64,7 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
 }
 
 void AcceleratorState::start(const Environment& environment) {
+  if (comm::meetings_of(process().group())) require_survivable(options, layout, *plugins, environment, process());
   plugins->log_notes(operations->logger("shard"));
   sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
                                      plugins->splits_later());
@@ -210,8 +220,23 @@ parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
   return parallel::NoSync(chosen.empty() ? models.all() : std::move(chosen), exchanges);
 }
 
+parallel::SurviveReport AcceleratorState::survive(const parallel::SurviveOptions& survived,
+                                                  const parallel::SurvivedLoop& loop,
+                                                  const std::function<void(int64_t)>& after_epoch) {
+  operations->reject_in_join("survive");
+  return parallel::survive({.process = process(),
+                            .models = models,
+                            .registry = optimizer_registry,
+                            .accumulation = accumulation,
+                            .gradients = gradients,
+                            .healed = [this](int64_t num_steps) { step_record->go_on_from(num_steps); },
+                            .recovering = [this] { settle_saves(*checkpoints, operations->logger("checkpoint")); }},
+                           survived, loop, after_epoch);
+}
+
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
+  refuse_where_replaced("join_uneven_inputs", process());
   if (layout.divides_model()) {
     throw UsageError(
         Origin{"accelerator", process().rank(), process().world_size()},
@@ -342,6 +367,7 @@ void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameter
 
 parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgdOptions given) const {
   precision->require_whole_weights("local_sgd");
+  refuse_where_replaced("local_sgd", process());
   if (verify) {
     throw UsageError(Origin{"verify", process().rank(), process().world_size()},
                      "local_sgd lets the ranks drift apart by design, so N processes do not compute what one does. "

@@ -25,6 +25,7 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/layout/layout.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
+#include "hasten/parallel/survive/survive.h"
 #include "hasten/parallel/tensor/clip_parts.h"
 #include "hasten/plugins/plugins.h"
 #include "hasten/process/distributed_type.h"
@@ -43,6 +44,9 @@ class Checkpoints;
 namespace parallel {
 class Sharding;
 }
+namespace process {
+struct RejoiningProcess;
+}
 
 struct AcceleratorState {
   using Models = parallel::DistributedModels::Models;
@@ -60,6 +64,8 @@ struct AcceleratorState {
   parallel::NoSync accumulate(Models chosen);
   /// `exchanges`: gradients are exchanged with every batch although the optimizer waits.
   parallel::NoSync no_sync(Models chosen, bool exchanges = false);
+  parallel::SurviveReport survive(const parallel::SurviveOptions& survived, const parallel::SurvivedLoop& loop,
+                                  const std::function<void(int64_t)>& after_epoch);
   void join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined);
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place);
   /// Moves what optimizers hold already to the devices of their parameters.
@@ -72,6 +78,8 @@ struct AcceleratorState {
   Logger logger(const std::string& name, std::optional<LogLevel> level) const;
   void end_training();
 
+  /// Of a process that rejoins; null for others, which keep their own.
+  std::shared_ptr<const void> process_watch = {};
   AcceleratorOptions options;
   parallel::Layout layout;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
@@ -107,6 +115,7 @@ struct AcceleratorState {
   Pipelines pipelines;
 
  private:
+  AcceleratorState(const ReadOptions& read, const process::RejoiningProcess& made);
   AcceleratorState(const ReadOptions& read, const process::Process& process);
   /// Backwards of one batch of each rank: several where this process computes those of all ranks.
   int64_t num_turns() const noexcept;

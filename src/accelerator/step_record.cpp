@@ -143,4 +143,10 @@ void StepRecord::after_step(training::StepContext& context) {
   profile_.after_step();
 }
 
+void StepRecord::go_on_from(int64_t num_steps) {
+  num_steps_ = num_steps;
+  num_samples_ = 0;
+  if (recorder_) recorder_->page().now.step.store(num_steps);
+}
+
 }  // namespace hasten

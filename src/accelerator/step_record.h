@@ -47,6 +47,8 @@ class StepRecord : public training::StepPolicy, public training::BackwardObserve
   void note_norm(double norm);
   void after_step(training::StepContext& context) override;
 
+  /// This many steps of the run have ended: this rank has taken the state of another one.
+  void go_on_from(int64_t num_steps);
   /// The policy that comes before all others: the phase of the optimizer begins.
   std::shared_ptr<training::StepPolicy> begin_policy() const;
   /// Round each forward: its phase. Null if nothing is recorded.

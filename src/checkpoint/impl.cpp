@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/impl.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
@@ -216,7 +217,8 @@ const std::vector<int>& Checkpoints::Impl::nodes() {
 }
 
 const comm::Group* Checkpoints::Impl::reading_group(ReadFiles read) {
-  if (run.process.world_size() == 1 || read == ReadFiles::kEachRank) return nullptr;
+  const bool is_alone = run.process.world_size() == 1 || comm::stands_in(run.process.group());
+  if (is_alone || read == ReadFiles::kEachRank) return nullptr;
   if (read == ReadFiles::kOnce || !has_several_hosts()) return &run.process.group();
   if (!host_group) host_group = run.process.group().split(run.process.node_rank(), run.process.rank());
   return &*host_group;

@@ -15,6 +15,7 @@
 #include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
@@ -101,10 +102,12 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, c
 Decision decide(Checkpoints::Impl& own, const std::string& given, const std::optional<int64_t>& step, bool must,
                 const Paths& damaged = {}) {
   Decision decision;
+  // Before the ranks have met each decides by itself, and alike: a run under --survive has one file system.
+  const bool is_alone = comm::stands_in(own.run.process.group());
   std::optional<std::set<int64_t>> common;
   if (given.empty() && own.has_several_hosts()) common = on_all_hosts(own);
   try {
-    if (own.run.process.rank() == 0) {
+    if (own.run.process.rank() == 0 || is_alone) {
       if (given.empty()) {
         if (own.project.project_dir.empty()) {
           throw UsageError(own.origin(), "loading without a path; expected one, or ProjectConfiguration::project_dir.");
@@ -129,7 +132,7 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
   } catch (const std::exception& error) {
     decision.error = error.what();
   }
-  if (own.run.process.world_size() > 1) {
+  if (own.run.process.world_size() > 1 && !is_alone) {
     const auto told =
         comm::broadcast_object(own.run.process.group(), std::vector<std::string>{decision.path, decision.error}, 0);
     decision = {told.at(0), told.at(1)};

@@ -13,6 +13,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/writer_thread.h"
 #include "hasten/checkpoint/python_tensor.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
@@ -405,6 +406,11 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   const comm::Purpose purpose("save_state");
+  if (comm::stands_in(own.run.process.group())) {
+    throw UsageError(own.origin(),
+                     "save_state before the ranks have met: under hasten launch --survive they do in "
+                     "accelerator.survive. Save inside it or behind it.");
+  }
   // Each rank saves its part of what all should have alike. check_replicas looks at all of it.
   if (own.run.models != nullptr && !options.check_replicas) {
     for (const auto& model : own.run.models->all()) model->check_parameters();
@@ -422,7 +428,9 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   auto job = std::make_shared<SaveJob>();
   job->save = std::make_shared<Save::State>();
   job->save->path = prepared.target.path;
-  job->board = own.board;
+  // Where dead ranks are replaced, each meeting has notes of its own.
+  const bool meets_again = comm::meetings_of(own.run.process.group()) != nullptr;
+  job->board = meets_again ? std::make_shared<SaveBoard>(own.run.process.group().store()) : own.board;
   job->rank = prepared.writers.index;
   job->world_size = static_cast<int>(prepared.writers.ranks.size());
   job->folder = prepared.writers.folder;

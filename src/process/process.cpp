@@ -1,23 +1,19 @@
 // A process from the environment or from given parts; see process.h.
 #include "hasten/process/process.h"
 
-#include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <map>
 #include <mutex>
 #include <source_location>
-#include <thread>
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
-#include "hasten/core/cpu_quota.h"
 #include "hasten/core/error.h"
 #include "hasten/flight/recorder.h"
-#include "hasten/process/device.h"
 #include "hasten/process/failure_reporter.h"
+#include "process/process_parts.h"
 #include "process/run_watch.h"
 
 namespace hasten::process {
@@ -124,6 +120,14 @@ std::string take_run_key(const Environment& environment) {
   return *key;
 }
 
+comm::GroupOptions group_options(const RankInfo& identity, const ProcessOptions& options) {
+  return {.timeout = options.timeout,
+          .check = options.check,
+          .backend = options.backend,
+          .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
+          .ignore_sigpipe = options.change_process};
+}
+
 /// Connects to the other ranks at the master's address. Returns the watch over this rank, which begins before.
 std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessOptions& options,
                                         std::optional<flight::WatchOptions> watched, const Environment& environment) {
@@ -132,22 +136,10 @@ std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessO
   process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
   auto watch = RunWatch::start(identity, number, std::move(watched), environment);
   const flight::PhaseScope phase("start");
-  process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
-                                       {.timeout = options.timeout,
-                                        .check = options.check,
-                                        .backend = options.backend,
-                                        .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
-                                        .ignore_sigpipe = options.change_process});
+  process.group =
+      comm::Group::connect(*process.store, identity.rank, identity.world_size, group_options(identity, options));
   StoreRegistry::all().have_met(identity);
   return watch;
-}
-
-/// libtorch starts a thread for each core of the machine, and a control group's quota then stops them all for most of
-/// the time. A number that the user or the launcher has set stays.
-void limit_threads(const ProcessOptions& options, const Environment& environment) {
-  if (!options.change_process || environment.has("OMP_NUM_THREADS") || environment.has("MKL_NUM_THREADS")) return;
-  const auto quota = cpu_quota(environment.text("HASTEN_MACHINE_ROOT").value_or(""));
-  if (quota && *quota < at::get_num_threads()) at::set_num_threads(*quota);
 }
 
 /// A call in the page of this rank while it waits for the run's store, which no group records. Rank 0 serves the store,
@@ -175,40 +167,6 @@ class StoreCall {
   const flight::Call call_;
 };
 
-/// Leaves word of the one GPU that this rank sees, and returns those of the ranks of its host, by local rank.
-/// Waits for them only if this rank's number is none of its devices'.
-std::vector<std::string> only_devices_of_host(const RankInfo& identity, const ProcessOptions& options, bool cpu,
-                                              const comm::Store& store) {
-  const auto key = [&](int local_rank) { return text("device/", identity.node_rank, '/', local_rank); };
-  try {
-    store.set(key(identity.local_rank), cpu ? "" : only_device_id());
-  } catch (const CommError&) {
-    // Rank 0 has ended already, as by a wrong option. This rank comes to the same error, or to one that names the end.
-  }
-  std::vector<std::string> found;
-  if (cpu || num_cuda_devices() != 1 || identity.local_rank == 0) return found;
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-  while (static_cast<int>(found.size()) < identity.local_world_size && std::chrono::steady_clock::now() < deadline) {
-    if (auto id = store.get(key(static_cast<int>(found.size())))) {
-      found.push_back(*std::move(id));
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-  return found;
-}
-
-/// `store`: null in a world of one.
-c10::Device take_device(const RankInfo& identity, const ProcessOptions& options, const Environment& environment,
-                        const comm::Store* store = nullptr) {
-  const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
-  std::vector<std::string> of_host;
-  if (store != nullptr) of_host = only_devices_of_host(identity, options, cpu, *store);
-  const c10::Device device = choose_device(identity, num_cuda_devices(), cpu, of_host);
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
-  return device;
-}
-
 }  // namespace
 
 Process::Process(RankInfo identity, comm::Group group, c10::Device device)
@@ -231,7 +189,7 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
     if (options.change_process) install_terminate_handler(reporter);
   };
   install(words);
-  limit_threads(options, environment);
+  if (options.change_process) limit_threads(environment);
   const RankInfo identity = read_rank_info(environment);
   // Wrong variables end the ranks before any of them serves the store that the others would look for.
   const auto watched = options.change_process ? RunWatch::read_options(environment) : std::nullopt;
@@ -240,17 +198,18 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
     words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
     install(words);
     return std::make_shared<Impl>(
-        Impl{identity, comm::Group(), take_device(identity, options, environment), run_key, words});
+        Impl{identity, comm::Group(), take_device(identity, options.cpu, environment), run_key, words});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);
+  require_none_replaced(identity, environment);
   auto connected = std::make_shared<FailureReporter>(*words);
   auto watch = connect(*connected, options, watched, environment);
   install(connected);
   const auto device = [&] {
     const flight::PhaseScope phase("start");
     const StoreCall call(watch ? flight::process_recorder() : nullptr, identity, options.timeout);
-    return take_device(identity, options, environment, &*connected->store);
+    return take_device(identity, options.cpu, environment, &*connected->store, options.timeout);
   };
   return std::make_shared<Impl>(Impl{identity, *connected->group, device(), run_key, connected, std::move(watch)});
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
 #include "hasten/process/process.h"
 #include "hasten/rpc/agent.h"
@@ -12,6 +13,11 @@
 namespace hasten::rpc {
 
 AgentPlace AgentPlace::of(const process::Process& process, const RpcOptions& options) {
+  if (comm::meetings_of(process.group())) {
+    throw UsageError(Origin{"rpc", process.rank(), process.world_size()},
+                     "an agent under hasten launch --survive: references and calls of a rank that ends are lost. Start "
+                     "the program without --survive.");
+  }
   AgentPlace place{.run_key = process.run_key(), .where = process.group().options()};
   // Where `hasten launch` has given roles, a worker without a name has its role's and its number in it. It is still
   // found by the name that it has without roles.

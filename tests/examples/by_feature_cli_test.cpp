@@ -67,6 +67,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"profiler", 9},
                                         {"resume", 27},
                                         {"schedule_free", 59},
+                                        {"survive", 21},
                                         {"sync_batch_norm", 4},
                                         {"tensor_parallel", 5},
                                         {"tracking", 11},
@@ -219,6 +220,27 @@ TEST_P(ByFeatureOnProcesses, PreemptionEndsInOrderWithTheModelSaved) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, MatchesRegex("(.|\n)*stopped in epoch [0-9]+\n"));
   EXPECT_TRUE(std::filesystem::exists(path("model.pt")));
+}
+
+// Rank 1 kills itself in its 30th batch. Where nothing replaces it, the program is the plain loop.
+TEST_P(ByFeatureOnProcesses, SurviveEndsAsIfNoProcessHadDied) {
+  if (GetParam() == 1) {
+    EXPECT_THAT(output("survive"), HasSubstr("150 steps; the first weight is "));
+    return;
+  }
+  const auto survive = [](const Lines& arguments) {
+    Lines all = {HASTEN_COMMAND, "launch", "-n", "2", "--survive", "1", kPrograms, "survive"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return run_command(all, {{"OMP_NUM_THREADS", "1"}});
+  };
+
+  const CommandResult undisturbed = survive({}), killed = survive({"30"});
+
+  EXPECT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  EXPECT_EQ(killed.exit_code, 0) << killed.err;
+  EXPECT_THAT(undisturbed.out, HasSubstr("75 steps; the first weight is "));
+  EXPECT_EQ(killed.out, undisturbed.out);
+  EXPECT_THAT(killed.err, HasSubstr("rank 1 has ended (killed by SIGKILL) behind step 29 and is replaced, 1 of 1"));
 }
 
 // The discriminator is ahead at first; then the generator learns, and fewer points are told apart.

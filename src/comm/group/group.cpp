@@ -60,21 +60,23 @@ std::string seconds(std::chrono::milliseconds time) {
 // When the ranks that are there name those that are not.
 constexpr std::chrono::milliseconds kFirstWords = std::chrono::seconds(10);
 
+// Ranks that have met again connect at once, or one of them has ended since.
+constexpr std::chrono::milliseconds kLongestConnecting = std::chrono::seconds(30);
+
 constexpr const char* kStoreIsGone =
     "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
 
 // For the lowest rank that is there; the missing ones write nothing themselves.
-void name_missing(const Group::Impl& group, const std::vector<int>& missing) {
+void name_missing(const Group::Impl& group, const std::vector<int>& missing, std::chrono::milliseconds timeout) {
   Logger("comm", {group.rank, group.world_size})
       .warning(text("rank ", join(missing), " of ", group.world_size, " has not come to group '", group.options.name,
-                    "' for ", seconds(kFirstWords), "; the others wait until the timeout (",
-                    seconds(group.options.timeout), ")."),
+                    "' for ", seconds(kFirstWords), "; the others wait until the timeout (", seconds(timeout), ")."),
                {.main_process_only = false});
 }
 
 // Waits for the other ranks at the store before any connection is tried, so that a missing rank can be named. Returns
 // the number of the gathering. It distinguishes groups of one name on one store.
-int64_t meet(const Group::Impl& group, const Store& store) {
+int64_t meet(const Group::Impl& group, const Store& store, std::chrono::milliseconds timeout) {
   const int64_t arrivals = store.add("arrivals", 1);
   const int64_t meeting = (arrivals - 1) / group.world_size;
   const auto key = [meeting](int rank) { return text("here/", meeting, '/', rank); };
@@ -89,7 +91,7 @@ int64_t meet(const Group::Impl& group, const Store& store) {
     }
     return missing;
   };
-  const auto deadline = Clock::now() + group.options.timeout;
+  const auto deadline = Clock::now() + timeout;
   auto words_due = Clock::now() + kFirstWords;
   auto pause = std::chrono::milliseconds(1);
   while (store.add("arrivals", 0) < (meeting + 1) * group.world_size) {
@@ -98,12 +100,12 @@ int64_t meet(const Group::Impl& group, const Store& store) {
       const auto missing = missing_ranks();
       int lowest = 0;
       while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
-      if (lowest == group.rank && !missing.empty()) name_missing(group, missing);
+      if (lowest == group.rank && !missing.empty()) name_missing(group, missing, timeout);
       words_due = Clock::time_point::max();
     }
     if (Clock::now() > deadline) {
-      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ",
-                      join(missing_ranks()), " of ", group.world_size, " had not come to group '", group.options.name,
+      throw CommError(group.origin(), "connect", "after ", seconds(timeout), " rank ", join(missing_ranks()), " of ",
+                      group.world_size, " had not come to group '", group.options.name,
                       "'. Look at the output of the missing ranks, or raise the timeout.");
     }
     WaitCheck::run();
@@ -118,15 +120,15 @@ int64_t meet(const Group::Impl& group, const Store& store) {
 Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
     : rank(rank_),
       world_size(world_size_),
-      options(std::move(options_)),
+      options{{std::move(options_)}, this},
       timeout_(options.timeout),
       logger_("comm", {rank, world_size}) {}
 
 Group::Impl::~Impl() {
   if (getpid() != owner_) {
     // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
-    (void)cpu_.release();
-    (void)device_.release();
+    (void)new std::shared_ptr<Backend>(std::move(cpu_));
+    (void)new std::shared_ptr<Backend>(std::move(device_));
     (void)watch_.release();
     (void)new std::optional<Store>(std::move(run_store));
     return;
@@ -159,7 +161,7 @@ Backend& Group::Impl::cpu() {
 
 Backend& Group::Impl::backend_for(const at::Tensor& tensor) {
   connect();
-  Backend* const device = tensor.is_cuda() ? device_backend() : nullptr;
+  Backend* const device = tensor.is_cuda() && !stands_in_ ? device_backend() : nullptr;
   return device != nullptr ? *device : *cpu_;
 }
 
@@ -193,7 +195,10 @@ void Group::Impl::connect() {
   const RecordedCall meeting(recorder_.get(), recorder_group_, OpType::kBarrier, std::source_location::current(),
                              {.kind = flight::CallKind::kMeeting});
   const Store keys = run_store->scoped(options.name);
-  const BackendSetup setup{keys.scoped(std::to_string(meet(*this, keys))), rank, world_size, options};
+  const auto limit = meeting_timeout_.value_or(options.timeout);
+  GroupOptions connecting = options;
+  if (meeting_timeout_) connecting.timeout = std::min({options.timeout, limit, kLongestConnecting});
+  const BackendSetup setup{keys.scoped(std::to_string(meet(*this, keys, limit))), rank, world_size, connecting};
   try {
     auto backend = make_cpu_backend(setup);
     // No rank leaves before all are connected. A rank with nothing to do would close its end while others still build
@@ -202,7 +207,7 @@ void Group::Impl::connect() {
     const std::lock_guard publish(backends_mutex_);
     cpu_ = std::move(backend);
     keys_ = setup.store;
-    if (timeout() != options.timeout) cpu_->set_timeout(timeout());
+    if (timeout() != connecting.timeout) cpu_->set_timeout(timeout());
     connected_ = true;
   } catch (const UsageError&) {
     throw;
@@ -270,6 +275,7 @@ void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
   } catch (const Backend::Mismatch& error) {
     throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
+    broken_ = true;
     throw CommError(origin(), name_of(kind), explain(name_of(kind) + label.in_brackets(), error.what()));
   }
 }
@@ -283,7 +289,7 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
   }
   // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
   // leaves none. The short wait covers a store that is slower than the connection.
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out ? 0 : 500);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out || rejoined_ ? 0 : 500);
   auto words = failure();
   while (!words && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -349,7 +355,7 @@ std::optional<std::string> Group::Impl::failure() const noexcept {
 
 void Group::Impl::track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept {
   const std::lock_guard lock(orphans_mutex_);
-  for (auto& transfer : transfers) abandoned_.push_back({kind, std::move(transfer)});
+  for (auto& transfer : transfers) abandoned_.push_back({kind, backends_in_use(), std::move(transfer)});
 }
 
 void Group::Impl::reap() noexcept {
@@ -380,6 +386,10 @@ bool Transfers::done() {
 }
 
 void Transfers::wait() {
+  if (is_of_an_earlier_meeting()) {
+    throw CommError(group_->origin(), name_of(kind_), name_of(kind_),
+                    " was not completed: a rank has ended, and the ranks have met again since.");
+  }
   at::RecordFunction profiled(at::RecordScope::USER_SCOPE);
   if (profiled.isActive()) profiled.before("wait for a collective");
   end_.wait();
@@ -389,6 +399,7 @@ void Transfers::wait() {
 
 void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
   end_.end();
+  if (is_of_an_earlier_meeting()) return;
   group_->track_abandoned(kind_, std::move(transfers_));
 }
 
@@ -498,9 +509,16 @@ std::optional<Group> Group::child(const std::vector<int>& ranks, const std::stri
   options.name += suffix;
   const auto mine = std::find(ranks.begin(), ranks.end(), rank());
   if (mine == ranks.end()) return std::nullopt;
-  auto group =
-      connect(*impl_->run_store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), options);
+  const int place = static_cast<int>(mine - ranks.begin()), size = static_cast<int>(ranks.size());
+  if (impl_->stands_in()) {
+    auto part = std::make_shared<Impl>(place, size, options);
+    part->stand_in(impl_->meetings);
+    impl_->add_child(part);
+    return Group(std::move(part), check_);
+  }
+  auto group = connect(*impl_->run_store, place, size, options);
   group.impl_->run_store = impl_->run_store;
+  group.impl_->meetings = impl_->meetings;
   impl_->add_child(group.impl_);
   return group;
 }

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <concepts>
 #include <map>
@@ -26,7 +27,12 @@
 
 namespace hasten::comm {
 
+class Meetings;
 class Receipt;
+
+namespace detail {
+class Transfers;
+}
 
 struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Impl(int rank, int world_size, GroupOptions options);
@@ -34,7 +40,11 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
   int rank;
   int world_size;
-  GroupOptions options;
+  /// Group::options() leads from a handle back to the group, for functions that are no members (rejoin.h).
+  struct OwnedOptions : GroupOptions {
+    Impl* owner;
+  };
+  OwnedOptions options;
   /// The run's store, where failing ranks leave their messages; the same for a group and its subgroups. None in a world
   /// of one.
   std::optional<Store> run_store;
@@ -44,6 +54,14 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// Waits for the other ranks and connects the backends. Does nothing if that is done. Throws: as Group::connect.
   void connect();
   bool is_connected() const noexcept { return connected_; }
+  /// Each other rank counts as a copy of this one, until rejoin (rejoin.cpp).
+  void stand_in(std::shared_ptr<Meetings> own);
+  /// Null but in a run whose dead ranks are replaced.
+  std::shared_ptr<Meetings> meetings;
+  bool stands_in() const noexcept { return stands_in_; }
+  /// Of this group, or of a subgroup.
+  bool is_broken() const noexcept;
+  void rejoin(const Store& store, std::chrono::milliseconds timeout);
   /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.
   void require_connected(OpType kind) const;
   /// "gloo" and so on; "none" in a world of one.
@@ -134,16 +152,24 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::string explain(const std::string& what, const std::string& backend_words) const;
   /// Null where CUDA tensors take the CPU's backend.
   Backend* device_backend();
+  /// Forgets the meeting, its backends and what is under way on them.
+  void leave_meeting() noexcept;
   /// The timeout of operations that start now (Group::set_timeout).
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   std::vector<std::shared_ptr<Impl>> children() const;
 
   struct AbandonedTransfer {
     OpType kind;
+    std::array<std::shared_ptr<Backend>, 2> backends;
     Backend::Started transfer;
   };
 
   void close_backends() noexcept;
+  using Backends = std::array<std::shared_ptr<Backend>, 2>;
+  /// Those that transfers may be under way on. That of a device is there once made_device_ is set.
+  Backends backends_in_use() const { return {cpu_, made_device_ != nullptr ? device_ : nullptr}; }
+
+  friend class detail::Transfers;
 
   const pid_t owner_ = getpid();
   /// Of this process, if it has one; and this group's place there, from its meeting on.
@@ -154,8 +180,9 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   mutable std::mutex backends_mutex_;
   /// The keys of this group's ranks, once they have met.
   std::optional<Store> keys_;
-  std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> device_;
+  /// Transfers keep them: a rank that rejoins may still hold some of the meeting before.
+  std::shared_ptr<Backend> cpu_;
+  std::shared_ptr<Backend> device_;
   std::atomic<Backend*> made_device_ = nullptr;
   /// Closes the backends when another rank leaves its words: what a GPU waits for has no host thread that would see it.
   std::unique_ptr<FailureWatch> watch_;
@@ -163,6 +190,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> failed_ = false;
+  /// A transfer has ended with an error.
+  mutable std::atomic<bool> broken_ = false;
+  std::atomic<bool> stands_in_ = false;
+  /// It was connected anew: a rank that is killed leaves no words.
+  bool rejoined_ = false;
+  /// Of the meeting; the options' but for a rejoin.
+  std::optional<std::chrono::milliseconds> meeting_timeout_ = {};
   mutable std::mutex children_mutex_;
   std::vector<std::weak_ptr<Impl>> children_;
   struct ReceiveChannel {
@@ -183,6 +217,7 @@ class Transfers : public Operation {
  public:
   Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
       : group_(std::move(group)),
+        backends_(group_->backends_in_use()),
         kind_(kind),
         label_(call_label()),
         transfers_(std::move(transfers)),
@@ -196,6 +231,9 @@ class Transfers : public Operation {
 
  private:
   std::shared_ptr<Group::Impl> group_;
+  bool is_of_an_earlier_meeting() const noexcept { return backends_[0] != group_->cpu_; }
+
+  std::array<std::shared_ptr<Backend>, 2> backends_;
   OpType kind_;
   CallLabel label_;
   std::vector<Backend::Started> transfers_;

@@ -191,7 +191,7 @@ OptionGroup supervision() {
             .fallback = "0",
             .variable = "HASTEN_SURVIVE",
             .least = 0,
-            .help = "How many workers that fail are replaced one by one while the others go on"},
+            .help = "How many workers that fail are replaced one by one while the others go on (accelerator.survive)"},
            {.name = "monitor_interval",
             .kind = kReal,
             .peers = kBoth,

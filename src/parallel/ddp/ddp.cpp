@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/placement.h"
@@ -26,6 +27,9 @@ struct Ddp::Impl {
   ModuleWatch watch{module};
   ModelStep step{group};
   JoinedModel joined = {};
+  /// Its ranks meet again when one was replaced; and the meeting for which it was set up.
+  std::shared_ptr<comm::Meetings> meetings = comm::meetings_of(group);
+  int64_t met_in = -1;
   /// Whether its parameters are others than those it was built for.
   bool outdated = false;
   /// Its parameters, each once.
@@ -85,23 +89,25 @@ struct Ddp::Impl {
   }
 
   // `trained`: the parameters that it exchanged before, with the values of ranks that train alone (LocalSgd).
-  void connect(const std::vector<at::Tensor>& trained) {
+  // `root`: the rank whose values all get; of a meeting after the first one nothing is compared or averaged.
+  void connect(const std::vector<at::Tensor>& trained, int root = 0, bool again = false) {
     // Parameters are memory here, also inside a forward that stages or parts are computed in.
     std::optional<interception::PassScope> pass;
     if (has_parts(module) || has_stages(module)) pass.emplace();
     hooks.reset();
     reducer.reset();
+    if (meetings) met_in = meetings->number();
     if (options.exchange) options.exchange->release();
     check_same_module(module, group);
     if (std::exchange(step.local_sgd().num_steps, 0) > 0) average_tensors(trained, group, true);
-    if (!options.sync_module_states) check_equal_states(module, group);
+    if (!options.sync_module_states && !again) check_equal_states(module, group);
     const auto buffers = module.buffers();
     auto all = options.exchange ? options.exchange->place(module, parameter_set.names, parameter_set.dense())
                                 : module.parameters();
     std::erase_if(all, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
     replicated = all;
     all.insert(all.end(), buffers.begin(), buffers.end());
-    broadcast_tensors(all, group);
+    broadcast_tensors(all, group, root);
     watch.look();  // memory that the exchange has moved is no change of the program's
     if (parameter_set.tensors.empty()) return;
     auto followers = options.broadcast_buffers ? buffers : std::vector<at::Tensor>{};
@@ -111,13 +117,44 @@ struct Ddp::Impl {
     set_hooks();
   }
 
+  // The ranks have met anew: gradients are dropped, and all get root's values and order of buckets.
+  void reconnect(int root) {
+    step.drop_gradients();
+    step.forget();
+    step.window().drop_weight();
+    if (alone()) return;
+    // Sums of floats depend on the place in a bucket, so the order that was learned stays.
+    const auto order = reducer ? reducer->learned_order() : LearnedOrder{};
+    connect({}, root, /*again=*/true);
+    step.attach(&parameter_set, reducer.get());
+    if (!reducer) return;
+    const auto size = static_cast<int64_t>(parameter_set.tensors.size());
+    at::Tensor message = torch::full({size + 2}, -1, at::kLong);
+    auto* const words = message.mutable_data_ptr<int64_t>();
+    words[0] = order.num_steps;
+    words[1] = static_cast<int64_t>(order.parameters.size());
+    std::copy(order.parameters.begin(), order.parameters.end(), words + 2);
+    broadcast_tensors({message}, group, root);
+    const auto* const got = message.const_data_ptr<int64_t>();
+    reducer->set_order({got[0], {got + 2, got + 2 + got[1]}});
+  }
+
+  [[noreturn]] void refuse_before_meeting() const {
+    throw UsageError(Origin{"ddp", group.rank(), group.world_size()},
+                     "a backward before the ranks have met: under hasten launch --survive they do in "
+                     "accelerator.survive. Train inside it, or start the program without --survive.");
+  }
+
   void set_hooks() {
     hooks.reset();
-    hooks = std::make_unique<GradientHooks>(
-        parameter_set.tensors, [this](size_t i, const at::Tensor& arrived) { reducer->on_gradient(i, arrived); });
+    hooks = std::make_unique<GradientHooks>(parameter_set.tensors, [this](size_t i, const at::Tensor& arrived) {
+      if (meetings && met_in < 0) refuse_before_meeting();
+      reducer->on_gradient(i, arrived);
+    });
   }
 
   void refresh_if_changed() {
+    if (meetings && meetings->number() != met_in) reconnect(meetings->source());
     const auto change = watch.look();
     if (change == ModuleWatch::Change::kValues) {
       step.window().note_changed(AccumulationWindow::Values::kChanged);

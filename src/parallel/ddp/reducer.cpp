@@ -253,24 +253,6 @@ std::optional<double> Reducer::out_factor() {
   return divisor ? factor / *divisor : factor;
 }
 
-void Reducer::learn_order(const std::vector<size_t>& unused) {
-  std::vector<bool> listed(parameters_.names.size());
-  for (const size_t i : arrived_) listed[i] = true;
-  for (size_t i = parameters_.names.size(); i-- > 0;) {
-    if (!listed[i]) arrived_.push_back(i);
-  }
-  at::Tensor order = torch::tensor(std::vector<int64_t>(arrived_.begin(), arrived_.end()), at::kLong);
-  broadcast_tensors({order}, group_);
-  const auto leave_out = [&](int64_t i) {
-    return parameters_.sparse[i] ||
-           (options_.static_graph && std::find(unused.begin(), unused.end(), i) != unused.end());
-  };
-  next_order_.emplace();
-  for (const int64_t i : std::vector<int64_t>(order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel())) {
-    if (!leave_out(i)) next_order_->push_back(static_cast<size_t>(i));
-  }
-}
-
 void Reducer::warn_unused(const std::vector<size_t>& unused) {
   std::vector<std::string> names;
   for (const size_t i : unused) {

@@ -24,6 +24,12 @@
 
 namespace hasten::parallel {
 
+/// The order in which gradients arrived in the first step, for buckets made anew. Empty before the first step.
+struct LearnedOrder {
+  int64_t num_steps = 0;
+  std::vector<size_t> parameters = {};
+};
+
 class Reducer {
  public:
   /// `buffers` follow rank 0 (empty: none do). `window` and `settings` outlive the reducer. `check` compares the ranks'
@@ -40,6 +46,9 @@ class Reducer {
 
   const BucketPlan& plan() const noexcept { return plan_; }
   int64_t num_steps() const noexcept { return num_steps_; }
+  LearnedOrder learned_order() const;
+  /// Goes on from the steps and the order of another reducer of these parameters. Empty: learns as usual.
+  void set_order(LearnedOrder order);
   /// Returns true if an exchange has begun that is not finished.
   bool is_exchanging() const noexcept { return started_ || backward_; }
   void abandon() noexcept {
@@ -88,6 +97,7 @@ class Reducer {
   size_t tail_bucket_ = 0;
   std::vector<size_t> arrived_;
   std::optional<std::vector<size_t>> next_order_;
+  bool has_learned_ = false;
 
   /// The backward under way (autograd's graph task), nothing between two.
   std::optional<int> backward_;

@@ -73,6 +73,16 @@ std::optional<c10::Device> device_of(torch::optim::Optimizer& optimizer) {
   return {};
 }
 
+std::string broadcast_bytes(const comm::Group& group, std::string bytes, int root) {
+  const at::Tensor size = torch::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
+  group.broadcast_(size, root);
+  bytes.resize(static_cast<size_t>(size.item<int64_t>()));
+  if (bytes.empty()) return bytes;
+  const auto count = static_cast<int64_t>(bytes.size());
+  group.broadcast_(torch::from_blob(bytes.data(), {count}, at::TensorOptions().dtype(at::kByte)), root);
+  return bytes;
+}
+
 // The states of optimizers and schedulers, and the place in the window.
 class JoinedStates : public training::Joinable {
  public:
@@ -170,6 +180,7 @@ void Join::finish(int root) {
 
 void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root,
                       const std::function<bool(const torch::optim::Optimizer&)>& keeps) {
+  const comm::Purpose purpose("states of optimizers and schedulers");
   for (const auto& [name, optimizer] : registry.optimizers()) {
     if (keeps && keeps(*optimizer)) continue;
     std::stringstream mine;
@@ -178,12 +189,9 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
       optimizer->save(archive);
       archive.save_to(mine);
     }
-    const std::string written = mine.str();
-    const json bytes = json::binary({written.begin(), written.end()});
-    const comm::Purpose purpose("end of join_uneven_inputs");
-    const json::binary_t told = comm::broadcast_object(group, bytes, root).get_binary();
+    const std::string bytes = broadcast_bytes(group, mine.str(), root);
     if (group.rank() == root) continue;
-    std::istringstream theirs(std::string(told.begin(), told.end()));
+    std::istringstream theirs(bytes);
     torch::serialize::InputArchive archive;
     archive.load_from(theirs, device_of(*optimizer));
     optimizer->load(archive);
@@ -191,7 +199,6 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
   for (const auto& one : registry.all()) {
     if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
     const core::Value state = group.rank() == root ? one.state().value() : core::Value();
-    const comm::Purpose purpose("end of join_uneven_inputs");
     const core::Value theirs = comm::broadcast_object(group, state, root);
     if (group.rank() != root) one.load_state(theirs);
   }

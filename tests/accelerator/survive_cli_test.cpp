@@ -1,0 +1,76 @@
+// Survive from end to end: ranks die at each place of a training, and its end is that of the undisturbed run.
+#include "accelerator/survived_program.h"
+
+namespace hasten::survived {
+namespace {
+
+using ::testing::HasSubstr;
+
+HASTEN_PROCESS_CASE(survived_program) {
+  return run_program();
+}
+
+TEST(Survive, EachPlaceOfARankThatDiesEndsAsTheUndisturbedRun) {
+  const std::string expected = undisturbed("");
+
+  // Rank 0 serves the store; two die at once; a newcomer dies; a step is made on one rank alone.
+  expect_same_end(run_survived("", "1@forward:5,0@backward:9,2@optimizer:14,1@behind_step:3"), expected, "a step");
+  expect_same_end(run_survived("", "0@main:1,1@prepared:1,2@data:40,0@prepared:1,2@evaluation:2,1@evaluation:13"),
+                  expected, "start, data and evaluation");
+}
+
+TEST(Survive, RandomKillsOverSharedMemoryAndGloo) {
+  for (const std::string backend : {"", "gloo"}) {
+    const std::string expected = undisturbed(backend);
+
+    const Ended ended = run_survived(backend, "", "6:" + std::to_string(backend.size()));
+
+    expect_same_end(ended, expected, "backend " + backend);
+  }
+}
+
+TEST(Survive, AccumulationWorkersAndSeveralOptimizersToo) {
+  expect_same_end(run_survived("accumulates workers", "1@backward:4,0@optimizer:9,2@forward:22"),
+                  undisturbed("accumulates workers"), "accumulation");
+  expect_same_end(run_survived("gan", "1@between:4,0@behind_first:7,2@optimizer:9"), undisturbed("gan"), "gan");
+}
+
+TEST(Survive, ASaveThatADeathCutsOffIsMadeAgain) {
+  expect_same_end(run_survived("saves", "1@save:2,0@save:2"), undisturbed("saves"), "saves");
+}
+
+TEST(Survive, AStepThatCatchesTheErrorIsDoneAgainAsWell) {
+  expect_same_end(run_survived("swallows", "1@forward:5"), undisturbed("swallows"), "swallows");
+}
+
+TEST(Survive, ARankThatFailsAtOneStepAgainAndAgainEndsTheRun) {
+  const Ended ended = run_survived("", "1@step_17:1!");
+
+  EXPECT_EQ(ended.result.exit_code, 1);
+  EXPECT_THAT(ended.result.err, HasSubstr("rank 1 has ended (exit code 1) behind step 16 and is replaced, 2 of 60"));
+  EXPECT_THAT(ended.result.err, HasSubstr("is not replaced: it has ended 3 times at step 16"));
+}
+
+TEST(Survive, UsedUpReplacementsEndTheRunWithItsFailure) {
+  const Ended ended = run_survived("", "1@forward:5,2@forward:9", "", 1);
+
+  EXPECT_EQ(ended.result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(ended.result.err, HasSubstr("is not replaced: the 1 of --survive were used up"));
+  EXPECT_THAT(ended.result.err, HasSubstr("rank 2 of 3 failed first: killed by SIGKILL"));
+}
+
+TEST(Survive, WhatCannotBeSurvivedIsRefusedAtTheStart) {
+  for (const auto& [program, words] :
+       {std::pair("shards", "sharding (ZeRO, FSDP, DeepSpeed)"), std::pair("messages", "a message to rank"),
+        std::pair("saves_before", "save_state before the ranks have met"),
+        std::pair("local_sgd", "local_sgd under hasten launch --survive"),
+        std::pair("plain", "a backward before the ranks have met")}) {
+    const Ended ended = run_survived(program);
+
+    EXPECT_EQ(ended.result.exit_code, 2) << program << ended.result.err;
+    EXPECT_THAT(ended.result.err, HasSubstr(words)) << program;
+  }
+}
+
+}  // namespace
+}  // namespace hasten::survived
