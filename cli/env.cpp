@@ -84,7 +84,7 @@ std::vector<std::string> gpus() {
 Value interfaces() {
   std::map<std::string, std::string> result;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return result;
+  if (getifaddrs(&first) != 0) return Value::map();
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP)) continue;
     char address[INET_ADDRSTRLEN] = "";

@@ -80,8 +80,8 @@ void check(const Pod& pod) {
 std::vector<std::string> gcloud(const CommandLine& line, const Pod& pod) {
   std::vector<std::string> steps = {"cd /usr/share"};
   if (line.has("install_accelerate")) steps.push_back("pip install " + package(line.text("accelerate_version")));
-  const std::vector<std::string> wanted = pod.command_file.empty() ? pod.commands : lines_of(pod.command_file);
-  steps.insert(steps.end(), wanted.begin(), wanted.end());
+  const std::vector<std::string> requested = pod.command_file.empty() ? pod.commands : lines_of(pod.command_file);
+  steps.insert(steps.end(), requested.begin(), requested.end());
   std::vector<std::string> words = {"gcloud"};
   if (line.has("use_alpha")) words.push_back("alpha");
   const std::vector<std::string> rest = {"compute", "tpus",      "tpu-vm",          "ssh",      pod.name, "--zone",

@@ -108,6 +108,8 @@ BANNED = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Ww]ho|born|lent|har
 BANNED_NAMES = re.compile(r"\b(?:patience|said|told|say|asked|wanted|keeper|whom|Kept|Sight|HandOn|Filler|ShardFront|LentGradients"
                           r"|become_shim|come_back|has_left|leave_to_others|show_region|tell_of_change|gradients_came|is_born_here"
                           r"|may_be_born)_?\b")
+# Arguments of PyTorch's ReduceLROnPlateau and fastai's callbacks, which keep their names.
+PEERS_NAMES = {"patience": re.compile(r"optim/schedulers/plateau|learner/callbacks/tracker")}
 # The longest sentence, in words; code in backticks and quotations count as one, a Throws line by its clauses.
 MAX_WORDS = 25
 # Files of others that comments name.
@@ -430,23 +432,15 @@ def prose_is_plain(tree):
                                         "Name the subject; use a literal verb")
 
 
-def banned_names(tree):
-    """{room: [(path, line number, name)]} of BANNED_NAMES in shipped code."""
-    found = {}
+def names_are_the_fields(tree):
+    """No names of BANNED_NAMES in shipped code."""
     for source in tree.sources:
         for line, match in source.find(BANNED_NAMES) if source.shipped else ():
-            found.setdefault(source.room, []).append((source.path, line, match.group(0)))
-    return found
-
-
-def names_are_the_fields(tree):
-    """No names of BANNED_NAMES beyond scripts/name_baseline.txt, by room, which may only shrink (tidy.py --prose)."""
-    allowed = baseline(tree, "scripts/name_baseline.txt")
-    for room, names in sorted(banned_names(tree).items()):
-        if len(names) > allowed.get(room, 0):
-            path, line, name = names[-1]
-            yield Finding(path, line, f"'{name}': room {room} has {len(names)} such names, {allowed.get(room, 0)} at most. Take the "
-                                      "field's word: timeout, message, received, requested, log")
+            name = match.group(0)
+            if name in PEERS_NAMES and PEERS_NAMES[name].search(source.path):
+                continue
+            yield Finding(source.path, line, f"'{name}' is a name of this project alone. Take the field's word: timeout, message, "
+                                             "received, requested, log")
 
 
 def paragraphs(lines):
@@ -696,9 +690,8 @@ def main():
     tree = Tree(options.root)
     if options.prose:
         for file, what, found in [("prose", "Words that docs/STYLE.md bans", banned_words(tree)),
-                                  ("name", "Names that docs/STYLE.md bans", banned_names(tree)),
                                   ("sentence", f"Sentences of more than {MAX_WORDS} words", long_sentences(tree))]:
-            lines = [f"# {what}, by {'room' if file == 'name' else 'file'}; may only shrink. Written by scripts/tidy.py --prose."]
+            lines = [f"# {what}, by file; may only shrink. Written by scripts/tidy.py --prose."]
             lines += [f"{path} {len(places)}" for path, places in sorted(found.items())]
             (tree.root / f"scripts/{file}_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return 0

@@ -166,7 +166,7 @@ class Accelerator {
 
   /// Returns what `fn` returns, a module holder or a shared pointer: `accelerator.build([&] { return Llama(config);
   /// })`. Where parameters are split over the ranks, none of them takes memory for its own before prepare
-  /// (parallel/shard/build.h). Collective: no. Blocks: no. Throws: as offload::empty_weights.
+  /// (parallel/shard/build.h). Throws: as offload::empty_weights.
   template <class F>
   auto build(F&& fn) const {
     return parallel::build(sharding(), std::forward<F>(fn));
@@ -205,21 +205,21 @@ class Accelerator {
   /// the loader's last, these models keep their gradients on their rank. Prepared optimizers and schedulers wait as
   /// long. If no model is named, all prepared ones count. `const auto scope = accelerator.accumulate(model);`
   /// zero_grad() of a prepared optimizer stands at the head of the loop or behind step(): it keeps what waits.
-  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another Accelerator.
+  /// Collective: no, but all ranks call it alike. Throws: UsageError for a model of another Accelerator.
   template <class... M>
   parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
     return accumulate(ddps(models...));
   }
   /// Opens a scope in which backward through these models does not exchange gradients. If no model is named, all
   /// prepared ones count. Optimizers step all the same.
-  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: as accumulate.
+  /// Collective: no, but all ranks call it alike. Throws: as accumulate.
   template <class... M>
   parallel::NoSync no_sync(const parallel::PreparedModel<M>&... models) const {
     return no_sync(ddps(models...));
   }
 
   /// Local SGD on a prepared model; see parallel::LocalSgd.
-  /// Collective: no. Blocks: no. Throws: as accumulate; UsageError if num_steps is below 1.
+  /// Throws: as accumulate; UsageError if num_steps is below 1.
   template <class M>
   parallel::LocalSgd local_sgd(const parallel::PreparedModel<M>& model,
                                const parallel::LocalSgdOptions& options = {}) const {
@@ -274,10 +274,10 @@ class Accelerator {
   const precision::GradScaler* scaler() const;
   /// Returns the scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
-  /// Collective: no. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that does not fit.
+  /// Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
   /// Divides gradients (of one optimizer) by the loss scale, as clip_grad_norm_ and step do. Nothing if done, or inside
-  /// a window. Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
+  /// a window. Collective: no, for gradients of prepared models. Blocks: until gradients are there.
   void unscale_gradients() const;
   void unscale_gradients(torch::optim::Optimizer& optimizer) const;
   template <class O, class... More>
@@ -342,7 +342,7 @@ class Accelerator {
   }
   int64_t save_iteration() const noexcept { return checkpoints().save_iteration(); }
   /// checkpoint::save_model of a model, prepared or not, on the first process (of each host with save_on_each_node).
-  /// Collective: no. Blocks: on the disk. Throws: as checkpoint::save_model.
+  /// Blocks: on the disk. Throws: as checkpoint::save_model.
   template <class M>
   void save_model(M& model, const std::string& folder, const checkpoint::SaveModelOptions& options = {}) const {
     checkpoint::save_model(process(), this->options().project, parallel::module_of(unwrap_model(model)), folder,
@@ -420,7 +420,7 @@ class Accelerator {
   }
   /// data::without_padding of this rank's part of the batch in hand, for metrics that each rank counts
   /// (data/counted_metrics.h).
-  /// Collective: no. Blocks: no. Throws: as data::without_padding.
+  /// Throws: as data::without_padding.
   template <class T>
   T without_padding(const T& value) const {
     return data::without_padding(value, gradient_state().position(), preparation().process().rank());
@@ -445,7 +445,6 @@ class Accelerator {
   void wait_for_everyone() const { operations_->wait_for_everyone(); }
   /// Raises a flag that check_trigger reports on all ranks. It serves a decision of a single rank (stopping early, a
   /// loss that is no number).
-  /// Collective: no. Blocks: no. Throws: nothing.
   void set_trigger() const noexcept { operations_->set_trigger(); }
   /// Returns true if any rank has called set_trigger since the last time this gave true; lowers the flags.
   /// Collective: yes. Blocks: yes. Throws: CommError.
@@ -467,7 +466,6 @@ class Accelerator {
     return process::split_between_processes(preparation().process(), values, apply_padding);
   }
   /// Prints a line once per machine.
-  /// Collective: no. Blocks: no. Throws: nothing.
   template <class... Parts>
   void print(const Parts&... parts) const {
     process::print(process(), parts...);
@@ -496,7 +494,6 @@ class Accelerator {
 
   /// Ends a training before the next one. Forgets prepared optimizers, schedulers, loaders and registered objects, so
   /// that no save or load includes them. Sets the step of accumulation to 0, and gives free memory back to the system.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
   /// free_memory, by Accelerate's other name.
   void clear() const { free_memory(); }

@@ -1,6 +1,6 @@
-// The headers that most training programs need: `#include <hasten/hasten.h>`. Each room's headers can be included
-// alone. Only so come the datasets beyond tensors and IDX files, and their combinators (hasten/data/csv.h, concat.h,
-// image_folder.h, map.h, npy.h, safetensors.h, subset.h, text_lines.h).
+// The headers that most training programs need: `#include <hasten/hasten.h>`. Not included: the other datasets and
+// their combinators (data.h), and what comm.h, checkpoint.h, learner/, models.h, offload.h, optim.h, parallel.h,
+// precision.h, rpc/ and tracking.h give beyond it.
 #pragma once
 
 #include "hasten/accelerator.h"

@@ -22,8 +22,7 @@ void require_survivable(const AcceleratorOptions& options, const parallel::Layou
 /// Throws: UsageError naming `call`, if dead ranks are replaced.
 void refuse_where_replaced(const char* call, const process::Process& process);
 
-/// Waits for a save under way, and logs why one was given up. Collective: no. Blocks: until it has ended. Throws:
-/// nothing.
+/// Waits for a save under way, and logs why one was given up. Blocks: until it has ended.
 void settle_saves(checkpoint::Checkpoints& checkpoints, const Logger& logger) noexcept;
 
 }  // namespace hasten

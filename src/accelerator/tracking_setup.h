@@ -18,7 +18,7 @@ tracking::Trackers make_trackers(const AcceleratorOptions& options, const Enviro
                                  const process::Process& process);
 
 /// Puts the trackers' run and step into each checkpoint, and each save on the run's time line. It does so as long as
-/// the result exists. Null if log_with names nothing. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// the result exists. Null if log_with names nothing.
 std::shared_ptr<void> track_checkpoints(const tracking::Trackers& trackers, checkpoint::Checkpoints& checkpoints,
                                         training::StateRegistry& registry, const process::Process& process);
 

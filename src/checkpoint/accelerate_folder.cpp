@@ -11,8 +11,8 @@
 
 #include "checkpoint/parameter_places.h"
 #include "checkpoint/parts.h"
+#include "checkpoint/training_state.h"
 #include "hasten/checkpoint/python_tensor.h"
-#include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
 #include "hasten/files/base/box.h"
 #include "hasten/files/safetensors/safetensors_header.h"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/save_plan.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_state.h"
-#include "hasten/checkpoint/save_plan.h"
 
 namespace hasten::checkpoint {
 
@@ -44,7 +44,7 @@ ParameterNames manifest_names(const RunParts& run);
 bool steps_in_slices(const std::string& type);
 
 /// `writer`: this rank's number among those that write one folder together, from 0. The first one provides the pieces
-/// without equal copies on all ranks. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state
+/// without equal copies on all ranks. Throws: UsageError for an optimizer whose state
 /// cannot be split; the exceptions of a registered object's state().
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer);
 

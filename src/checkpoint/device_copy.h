@@ -20,21 +20,21 @@ namespace hasten::checkpoint {
 
 class DeviceCopy {
  public:
-  /// For tensors of one device, which is no CPU. Collective: no. Blocks: no. Throws: c10::Error if it has no streams.
+  /// For tensors of one device, which is no CPU. Throws: c10::Error if it has no streams.
   explicit DeviceCopy(c10::Device device);
   /// True for devices with streams and memory of their own.
   static bool serves(c10::Device device);
 
-  /// Starts the copy of `tensor` to `to`, contiguous, pinned memory. Collective: no. Blocks: no.
+  /// Starts the copy of `tensor` to `to`, contiguous, pinned memory.
   void add(char* to, const at::Tensor& tensor);
   /// Marks the end of the copies.
   void close();
   /// Lets the thread's stream wait for the copies added so far, although more will follow: for tensors that any forward
-  /// writes to. Collective: no. Blocks: no.
+  /// writes to.
   void hold_first();
-  /// Lets the thread's stream wait for the copies. Collective: no. Blocks: no.
+  /// Lets the thread's stream wait for the copies.
   void hold();
-  /// Collective: no. Blocks: until the copies are done. Throws: c10::Error for a fault of the device.
+  /// Blocks: until the copies are done. Throws: c10::Error for a fault of the device.
   void finish();
 
  private:

@@ -19,10 +19,10 @@ class HeldMemory {
 
   /// Makes a buffer of each size, each beginning at a page, rounded up to whole pages. The bytes are left as they were.
   /// Buffers of an earlier call end. `pinned`: memory that an accelerator copies to by itself.
-  /// Collective: no. Blocks: no. Throws: std::bad_alloc.
+  /// Throws: std::bad_alloc.
   std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
   /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them.
-  /// A call of buffers() ends the thread. Collective: no. Blocks: no. Throws: nothing; without memory nothing happens.
+  /// A call of buffers() ends the thread. Throws: nothing; without memory nothing happens.
   /// `pinned`: pins them there, which takes longer than the copy.
   void prepare(size_t bytes, bool pinned = false) noexcept;
   /// Bytes whose pages prepare() has touched so far.

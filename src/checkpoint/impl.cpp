@@ -225,7 +225,7 @@ const comm::Group* Checkpoints::Impl::reading_group(ReadFiles read) {
 }
 
 std::vector<std::string> agree(const process::Process& process, const Failure& own, const std::string& note) {
-  const core::Value mine = core::Value::list({own.words, own.is_data_error, note});
+  const core::Value mine = core::Value::list({own.message, own.is_data_error, note});
   std::vector<std::string> notes;
   std::optional<std::pair<size_t, Failure>> failed;
   for (const auto& each : gather_texts(process, mine.to_json())) {
@@ -238,11 +238,11 @@ std::vector<std::string> agree(const process::Process& process, const Failure& o
   if (!failed) return notes;
   const Origin origin{"checkpoint", process.rank(), process.world_size()};
   const auto& [rank, failure] = *failed;
-  const std::string words = static_cast<int>(rank) == process.rank()
-                                ? inner_sentence(failure.words)
-                                : text("rank ", rank, " could not go on: ", inner_sentence(failure.words));
-  if (failure.is_data_error) throw DataError(origin, "", words);
-  throw UsageError(origin, words);
+  const std::string message = static_cast<int>(rank) == process.rank()
+                                  ? inner_sentence(failure.message)
+                                  : text("rank ", rank, " could not go on: ", inner_sentence(failure.message));
+  if (failure.is_data_error) throw DataError(origin, "", message);
+  throw UsageError(origin, message);
 }
 
 }  // namespace hasten::checkpoint

@@ -118,7 +118,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
 /// A failure of any rank: its message, and whether files are to blame.
 struct Failure {
-  std::string words = {};
+  std::string message = {};
   bool is_data_error = false;
 };
 /// Exchanges failures (no words: none) and a note of each rank. Throws on all ranks the first failure, as DataError if

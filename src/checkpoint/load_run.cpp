@@ -133,9 +133,9 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
     decision.error = error.what();
   }
   if (own.run.process.world_size() > 1 && !is_alone) {
-    const auto told =
+    const auto answers =
         comm::broadcast_object(own.run.process.group(), std::vector<std::string>{decision.path, decision.error}, 0);
-    decision = {told.at(0), told.at(1)};
+    decision = {answers.at(0), answers.at(1)};
   }
   if (!decision.error.empty()) throw UsageError(own.origin(), inner_sentence(decision.error));
   // Each host may have a project_dir of its own.
@@ -179,22 +179,22 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
                        Loaded& loaded) {
   for (const auto& model : models_) {
     const auto source = saved.weights(model.index);
-    std::vector<WantedTensor> wanted;
+    std::vector<WantedTensor> requested;
     for (const auto& [name, tensor] : parts_dict(*model.module)) {
-      wanted.push_back({source.plain ? name : manifest_name(model.index, name), tensor});
+      requested.push_back({source.plain ? name : manifest_name(model.index, name), tensor});
     }
     if (source.source == nullptr) {
       loaded.missing.push_back(model_kind(model.index));
       if (options.strict) errors_.push_back(text("the folder has no weights of model ", model.index));
       continue;
     }
-    auto match = match_weights(wanted, *source.source, source.names, options.rename);
+    auto match = match_weights(requested, *source.source, source.names, options.rename);
     loaded.missing.insert(loaded.missing.end(), match.missing.begin(), match.missing.end());
     loaded.unexpected.insert(loaded.unexpected.end(), match.unexpected.begin(), match.unexpected.end());
     WeightMatch wrong = match;
     if (!options.strict) wrong.missing.clear(), wrong.unexpected.clear();
-    if (const auto words = describe(wrong, wanted); !words.empty()) errors_.push_back(words);
-    weights_.push_back({std::move(wanted), std::move(match), source.source});
+    if (const auto words = describe(wrong, requested); !words.empty()) errors_.push_back(words);
+    weights_.push_back({std::move(requested), std::move(match), source.source});
   }
   for (const auto& object : own.run.registry->all()) {
     const std::string kind = name_of(object.kind);
@@ -234,7 +234,7 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
   if (RunReader* reader = saved.reader(own, models_, options)) {
     for (const auto& model : weights_) {
       for (const auto& [index, name] : model.match.pairs) {
-        const at::Tensor& target = model.wanted[index].tensor;
+        const at::Tensor& target = model.requested[index].tensor;
         if (parallel::is_elsewhere(target)) continue;
         if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
           reader->into([target, sharding = own.run.sharding](
@@ -252,7 +252,7 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
   for (const auto& model : weights_) {
     auto& source = sources_.emplace_back(*model.source);
     for (const auto& [index, name] : model.match.pairs) {
-      const at::Tensor& target = model.wanted[index].tensor;
+      const at::Tensor& target = model.requested[index].tensor;
       if (!parallel::is_elsewhere(target)) source.into(target, name, through_copy_);
     }
     digest += source.shared_digest();

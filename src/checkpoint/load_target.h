@@ -30,7 +30,7 @@ class SavedRun {
   };
   virtual Weights weights(size_t model) const = 0;
   /// Collects the boxes that load_optimizer, load_object and load_masters read, and lasts as long as this. The caller
-  /// adds the weights, and then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws:
+  /// adds the weights, and then reads. Null for a form without a manifest. Throws:
   /// DataError.
   virtual RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options);
   virtual bool has(const training::Registered& object) const = 0;
@@ -54,7 +54,7 @@ class SavedRun {
   std::vector<std::string> unknown = {};
 };
 
-/// Finds out the form by content. Collective: no. Blocks: on the files. Throws: UsageError if it is none; DataError.
+/// Finds out the form by content. Blocks: on the files. Throws: UsageError if it is none; DataError.
 std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std::string& path);
 /// hasten's own form, and Accelerate's with FSDP's, DCP's and DeepSpeed's.
 std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl& own, const std::string& path);
@@ -77,7 +77,7 @@ class LoadTarget {
 
  private:
   struct Weights {
-    std::vector<WantedTensor> wanted;
+    std::vector<WantedTensor> requested;
     WeightMatch match;
     files::TensorSourcePtr source;
   };

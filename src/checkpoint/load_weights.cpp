@@ -88,9 +88,9 @@ class StateDictSource : public files::TensorSource {
 };
 
 std::vector<WantedTensor> wanted_of(const torch::nn::Module& module, const std::vector<std::string>& exclude) {
-  std::vector<WantedTensor> wanted;
-  for (const auto& [name, tensor] : parts_dict(module, exclude)) wanted.push_back({name, tensor});
-  return wanted;
+  std::vector<WantedTensor> requested;
+  for (const auto& [name, tensor] : parts_dict(module, exclude)) requested.push_back({name, tensor});
+  return requested;
 }
 
 // Floating parameters and buffers take the dtype; their identity stays.
@@ -120,7 +120,7 @@ std::string listed(const char* title, const std::vector<std::string>& names) {
 
 }  // namespace
 
-WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::TensorSource& source,
+WeightMatch match_weights(const std::vector<WantedTensor>& requested, const files::TensorSource& source,
                           const std::vector<std::string>& names,
                           const std::vector<std::pair<std::string, std::string>>& rename) {
   const size_t prefix = common_prefix(names).size();
@@ -131,27 +131,27 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
   std::set<const void*> matched;
   std::unordered_map<std::string, bool> known;
   std::vector<size_t> open;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    known.emplace(wanted[i].name, true);
-    const auto found = there.find(wanted[i].name);
+  for (size_t i = 0; i < requested.size(); ++i) {
+    known.emplace(requested[i].name, true);
+    const auto found = there.find(requested[i].name);
     if (found == there.end()) {
       open.push_back(i);
       continue;
     }
     const auto& info = source.info(found->second);
-    if (const auto sizes = parallel::whole_sizes(wanted[i].tensor); sizes != info.shape) {
+    if (const auto sizes = parallel::whole_sizes(requested[i].tensor); sizes != info.shape) {
       match.mismatched.push_back(
-          text(wanted[i].name, " [", hasten::join(info.shape), "] in the file, [", hasten::join(sizes), "] here"));
+          text(requested[i].name, " [", hasten::join(info.shape), "] in the file, [", hasten::join(sizes), "] here"));
       continue;
     }
     match.pairs.emplace_back(i, found->second);
-    matched.insert(wanted[i].tensor.const_data_ptr());
-    matched.insert(wanted[i].tensor.unsafeGetTensorImpl());
+    matched.insert(requested[i].tensor.const_data_ptr());
+    matched.insert(requested[i].tensor.unsafeGetTensorImpl());
   }
   for (const size_t i : open) {
-    const bool is_tied = matched.count(wanted[i].tensor.unsafeGetTensorImpl()) > 0 ||
-                         (wanted[i].tensor.numel() > 0 && matched.count(wanted[i].tensor.const_data_ptr()) > 0);
-    if (!is_tied) match.missing.push_back(wanted[i].name);
+    const bool is_tied = matched.count(requested[i].tensor.unsafeGetTensorImpl()) > 0 ||
+                         (requested[i].tensor.numel() > 0 && matched.count(requested[i].tensor.const_data_ptr()) > 0);
+    if (!is_tied) match.missing.push_back(requested[i].name);
   }
   for (const auto& name : names) {
     if (!known.count(renamed(name.substr(prefix), rename))) match.unexpected.push_back(name);
@@ -159,9 +159,9 @@ WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::
   return match;
 }
 
-std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& wanted) {
+std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& requested) {
   std::vector<std::string> names;
-  for (const auto& each : wanted) names.push_back(each.name);
+  for (const auto& each : requested) names.push_back(each.name);
   std::vector<std::string> unexpected;
   for (const auto& name : match.unexpected) unexpected.push_back(name + did_you_mean(name, names));
   std::string all =
@@ -208,11 +208,12 @@ void read_by(offload::DeviceWrites& writes, const at::Tensor& target, const file
   }
 }
 
-void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& match, const files::TensorSource& source,
-                   const comm::Group& share) {
+void read_together(const std::vector<WantedTensor>& requested, const WeightMatch& match,
+                   const files::TensorSource& source, const comm::Group& share) {
   SourceReader reader(source);
   for (const auto& [index, name] : match.pairs) {
-    if (!parallel::is_elsewhere(wanted[index].tensor)) reader.into(wanted[index].tensor, name, /*through_copy=*/false);
+    if (!parallel::is_elsewhere(requested[index].tensor))
+      reader.into(requested[index].tensor, name, /*through_copy=*/false);
   }
   const comm::Purpose purpose("load_weights");
   const auto digests = comm::gather_object(share, reader.shared_digest());
@@ -224,17 +225,17 @@ void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& m
 
 WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source,
                            const LoadWeightsOptions& options) {
-  const auto wanted = wanted_of(module, options.exclude);
-  const auto match = match_weights(wanted, source, source.names(), options.rename);
+  const auto requested = wanted_of(module, options.exclude);
+  const auto match = match_weights(requested, source, source.names(), options.rename);
   WeightMatch wrong = match;
   if (!options.strict) wrong.missing.clear(), wrong.unexpected.clear();
-  if (const std::string words = describe(wrong, wanted); !words.empty()) {
+  if (const std::string words = describe(wrong, requested); !words.empty()) {
     throw UsageError(Origin{"checkpoint"}, "'", source.path(), "' does not fit the module: ", words,
                      ". Rename (LoadWeightsOptions::rename), or load what fits with strict = false.");
   }
   if (options.dtype) cast_module(module, *options.dtype, options.exclude);
   // set_data gives tensors other memory: the list is made anew.
-  const auto now = options.dtype ? wanted_of(module, options.exclude) : wanted;
+  const auto now = options.dtype ? wanted_of(module, options.exclude) : requested;
   if (options.share != nullptr && options.share->world_size() > 1) {
     read_together(now, match, source, *options.share);
   } else {

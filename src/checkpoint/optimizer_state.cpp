@@ -33,13 +33,15 @@ training::State fitted(const training::State& state, const at::Tensor& parameter
     const at::Tensor& tensor = state.tensor();
     const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" &&
                          slot != "step" && tensor.dim() > 0;
-    const auto wanted = follows ? parameter.scalar_type() : tensor.scalar_type();
+    const auto requested = follows ? parameter.scalar_type() : tensor.scalar_type();
     const bool lies_well = tensor.sizes() != parameter.sizes() || tensor.strides() == parameter.strides();
-    if (is_own && lies_well && tensor.device() == parameter.device() && tensor.scalar_type() == wanted) return tensor;
+    if (is_own && lies_well && tensor.device() == parameter.device() && tensor.scalar_type() == requested)
+      return tensor;
     if (tensor.sizes() == parameter.sizes()) {  // in the parameter's memory order too, which kernels and slices go by
-      return at::empty_like(parameter.detach(), parameter.options().dtype(wanted).requires_grad(false)).copy_(tensor);
+      return at::empty_like(parameter.detach(), parameter.options().dtype(requested).requires_grad(false))
+          .copy_(tensor);
     }
-    return tensor.to(parameter.device(), wanted, false, true);
+    return tensor.to(parameter.device(), requested, false, true);
   }
   if (!state.is_map()) return state;
   training::State::Map map;

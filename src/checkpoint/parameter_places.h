@@ -23,13 +23,13 @@ struct Place {
   at::Tensor parameter;
 };
 
-/// A parameter without a name is "groupG.I". Collective: no. Blocks: no. Throws: what `name_of` throws.
+/// A parameter without a name is "groupG.I". Throws: what `name_of` throws.
 std::string place_name(const NameOf& name_of, const at::Tensor& parameter, size_t group, size_t index);
 
-/// By group and number. Collective: no. Blocks: no. Throws: what `name_of` throws.
+/// By group and number. Throws: what `name_of` throws.
 std::vector<Place> places_of(const torch::optim::Optimizer& optimizer, const NameOf& name_of);
 
-/// Returns the names of places_of(). Collective: no. Blocks: no. Throws: what `name_of` throws.
+/// Returns the names of places_of(). Throws: what `name_of` throws.
 std::vector<std::string> place_names(const torch::optim::Optimizer& optimizer, const NameOf& name_of);
 
 }  // namespace hasten::checkpoint

@@ -16,18 +16,17 @@ namespace hasten::checkpoint {
 
 /// Returns a module's state_dict in which a parameter that is cut or on a stage is the parameter itself, so this rank's
 /// part.
-/// Collective: no. Blocks: no. Throws: nothing.
 StateDict parts_dict(const torch::nn::Module& module, const std::vector<std::string>& exclude = {});
 
-/// True if a model of the run is cut over ranks or on stages. Collective: no. Blocks: no. Throws: nothing.
+/// True if a model of the run is cut over ranks or on stages.
 bool has_parts(const RunParts& run);
 
-/// True if a parameter is cut over ranks or on a stage. Collective: no. Blocks: no. Throws: nothing.
+/// True if a parameter is cut over ranks or on a stage.
 bool is_part(const at::Tensor& parameter);
 
 /// True if this rank counts for a parameter: it holds a part, or is the first of the ranks that hold it whole. Only
 /// ranks of the parameter's first stage count. Ranks of one model may have slices of different bounds of a whole
-/// parameter. Collective: no. Blocks: no. Throws: nothing.
+/// parameter.
 bool counts_for(const RunParts& run, const at::Tensor& parameter);
 
 /// The number of this rank's random stream, which the ranks of a model share, and how many there are.

@@ -142,12 +142,12 @@ void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t b
   int64_t at = 0;
   for (const auto& box : files::boxes_of_range(laid, begin, end)) {
     const int64_t count = files::numel_of(box);
-    files::Box wanted{std::vector<int64_t>(laid.size()), std::vector<int64_t>(laid.size())};
+    files::Box requested{std::vector<int64_t>(laid.size()), std::vector<int64_t>(laid.size())};
     for (size_t i = 0; i < order.size(); ++i) {
-      wanted.offset[static_cast<size_t>(order[i])] = box.offset[i];
-      wanted.size[static_cast<size_t>(order[i])] = box.size[i];
+      requested.offset[static_cast<size_t>(order[i])] = box.offset[i];
+      requested.size[static_cast<size_t>(order[i])] = box.size[i];
     }
-    this->box(name, like, wanted, flat.narrow(0, at, count).view(box.size).permute(back));
+    this->box(name, like, requested, flat.narrow(0, at, count).view(box.size).permute(back));
     at += count;
   }
 }

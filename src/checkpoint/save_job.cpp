@@ -142,10 +142,10 @@ std::optional<std::string> end_of_meeting(const SaveJob& job) {
 void await_note(const SaveJob& job, const std::string& key, const std::string& who) {
   const auto until = Clock::now() + job.timeout;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-    const auto words = job.board->get(key);
-    if (words && *words == "ok") return;
-    if (words)
-      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", inner_words(*words), ".");
+    const auto message = job.board->get(key);
+    if (message && *message == "ok") return;
+    if (message)
+      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", inner_words(*message), ".");
     if (const auto end = end_of_meeting(job)) {
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "the save to '", job.path,
                       "' is given up: ", *end, ". The checkpoint before it stays.");
@@ -165,10 +165,10 @@ void await_ranks(const SaveJob& job) {
 }
 
 // Where hosts have folders of their own, all of them are written before any appears.
-void await_folders(const SaveJob& job, const std::string& words) {
+void await_folders(const SaveJob& job, const std::string& message) {
   if (job.num_folders == 1) return;
-  job.board->put(joint_key(job, text("written.", job.folder)), words.empty() ? "ok" : words);
-  if (!words.empty()) return;
+  job.board->put(joint_key(job, text("written.", job.folder)), message.empty() ? "ok" : message);
+  if (!message.empty()) return;
   for (int folder = 0; folder < job.num_folders; ++folder) {
     await_note(job, joint_key(job, text("written.", folder)), text("host ", folder));
   }
@@ -235,9 +235,9 @@ void give_up(const SaveJob& job) noexcept {
   }
 }
 
-void finish(SaveJob& job, const std::string& words) noexcept {
+void finish(SaveJob& job, const std::string& message) noexcept {
   try {
-    job.save->finish(words);
+    job.save->finish(message);
   } catch (const std::exception&) {
     // No memory for the words; the handle stays without an outcome.
   }
@@ -258,31 +258,31 @@ void wait_until_seen(const SaveJob& job) noexcept {
 }
 
 void run_rank_0(SaveJob& job) {
-  std::string words;
+  std::string message;
   try {
     write_own(job);
     commit(job);
   } catch (const std::exception& error) {
-    words = error.what();
+    message = error.what();
     give_up(job);
   }
-  if (!words.empty()) await_folders(job, words);
+  if (!message.empty()) await_folders(job, message);
   if (job.world_size > 1) {
-    job.board->put(key_of(job, "outcome"), words.empty() ? "ok" : words);
+    job.board->put(key_of(job, "outcome"), message.empty() ? "ok" : message);
     wait_until_seen(job);
   }
-  if (words.empty() && job.retire) job.retire(*job.disk);
-  finish(job, words);
+  if (message.empty() && job.retire) job.retire(*job.disk);
+  finish(job, message);
 }
 
 void run_other(SaveJob& job) {
-  std::string words = "ok";
+  std::string message = "ok";
   try {
     write_own(job);
   } catch (const std::exception& error) {
-    words = error.what();
+    message = error.what();
   }
-  job.board->put(key_of(job, std::to_string(job.rank)), words);
+  job.board->put(key_of(job, std::to_string(job.rank)), message);
   const auto until = Clock::now() + job.timeout + std::chrono::seconds(30);
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     if (const auto outcome = job.board->get(key_of(job, "outcome"))) {

@@ -1,5 +1,5 @@
 // Keys of Python's dicts, and MT19937 states; see training_state.h.
-#include "hasten/checkpoint/training_state.h"
+#include "checkpoint/training_state.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,7 @@
 namespace hasten::checkpoint {
 
 /// Runs the job in a thread of low priority. At the program's exit threads get ten minutes to end.
-/// Collective: no. Blocks: no. Throws: std::system_error if there is no thread to be had.
+/// Throws: std::system_error if there is no thread to be had.
 void start_writer(std::shared_ptr<SaveJob> job);
 
 }  // namespace hasten::checkpoint

@@ -120,12 +120,12 @@ int receive_descriptor(int socket) {
 // Returns true if the caller had the secret and got the descriptor.
 bool serve_one(int caller, const std::string& secret, int descriptor) {
   limit_waiting(caller);
-  std::array<char, kSecretSize> said{};
+  std::array<char, kSecretSize> received{};
   if (!is_of_this_user(caller)) return false;
-  if (TEMP_FAILURE_RETRY(recv(caller, said.data(), said.size(), MSG_WAITALL)) != ssize_t{kSecretSize}) {
+  if (TEMP_FAILURE_RETRY(recv(caller, received.data(), received.size(), MSG_WAITALL)) != ssize_t{kSecretSize}) {
     return false;
   }
-  return std::memcmp(said.data(), secret.data(), said.size()) == 0 && send_descriptor(caller, descriptor);
+  return std::memcmp(received.data(), secret.data(), received.size()) == 0 && send_descriptor(caller, descriptor);
 }
 
 }  // namespace

@@ -26,12 +26,12 @@ using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // All addresses of the name; none and the reason if it has none.
 std::pair<AddressList, std::string> resolve(const Endpoint& where, int kind = SOCK_STREAM, int flags = 0) {
-  addrinfo wanted = {};
-  wanted.ai_family = AF_UNSPEC;
-  wanted.ai_socktype = kind;
-  wanted.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo requested = {};
+  requested.ai_family = AF_UNSPEC;
+  requested.ai_socktype = kind;
+  requested.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int failed = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &wanted, &found);
+  const int failed = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &requested, &found);
   return {AddressList(failed == 0 ? found : nullptr, freeaddrinfo), failed == 0 ? "" : gai_strerror(failed)};
 }
 
@@ -153,10 +153,10 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
-bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience) {
+bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kLongest = INT_MAX / 2;
-  const auto end = Clock::now() + std::min(patience, std::chrono::milliseconds(kLongest));
+  const auto end = Clock::now() + std::min(timeout, std::chrono::milliseconds(kLongest));
   pollfd source = {socket.handle(), events, 0};
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
@@ -165,14 +165,14 @@ bool is_ready_within(const Socket& socket, short events, std::chrono::millisecon
   }
 }
 
-std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience) {
+std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds timeout) {
   const auto [addresses, problem] = resolve(where);
   std::string why = problem;
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
     Socket socket = socket_for(*one);
     if (connects(socket, *one)) return {std::move(socket), ""};
     int reason = errno;
-    if (reason == EINPROGRESS) reason = is_ready_within(socket, POLLOUT, patience) ? connect_error(socket) : ETIMEDOUT;
+    if (reason == EINPROGRESS) reason = is_ready_within(socket, POLLOUT, timeout) ? connect_error(socket) : ETIMEDOUT;
     if (reason == 0) return {std::move(socket), ""};
     why = std::strerror(reason);
   }

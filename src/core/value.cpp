@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kNames[] = {"null", "bool", "int", "double", "string", "list", "map"};
 
-[[noreturn]] void wrong_kind(const Value& value, const char* wanted) {
-  throw UsageError({"core"}, "a value is of kind ", kNames[static_cast<int>(value.kind())], ", but ", wanted,
+[[noreturn]] void wrong_kind(const Value& value, const char* expected) {
+  throw UsageError({"core"}, "a value is of kind ", kNames[static_cast<int>(value.kind())], ", but ", expected,
                    " was asked for. Ask kind() first.");
 }
 

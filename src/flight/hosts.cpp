@@ -221,10 +221,10 @@ Snapshot Hosts::merge(const Snapshot& local, double now_s) {
 }
 
 int64_t Hosts::ask() {
-  asked_ = number_in(link_->get("ask")) + 1;
-  link_->set("ask", text(asked_));
-  answered_ = asked_;  // of its own ranks it knows
-  return asked_;
+  requested_ = number_in(link_->get("ask")) + 1;
+  link_->set("ask", text(requested_));
+  answered_ = requested_;  // of its own ranks it knows
+  return requested_;
 }
 
 bool Hosts::all_answered(int64_t question, double now_s) {

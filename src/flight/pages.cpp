@@ -274,13 +274,13 @@ bool PageView::has_answered() const {
   return page_->head.answered.load(std::memory_order_acquire) == page_->head.ask.load(kRelaxed);
 }
 
-void PageView::wish(const TraceWish& wanted) const {
+void PageView::wish(const TraceWish& requested) const {
   PageWish& wish = page_->wish;
-  const size_t count = std::min(wanted.folder.size(), wish.folder.size() - 1);
-  for (size_t i = 0; i < count; ++i) wish.folder[i].store(wanted.folder[i], kRelaxed);
+  const size_t count = std::min(requested.folder.size(), wish.folder.size() - 1);
+  for (size_t i = 0; i < count; ++i) wish.folder[i].store(requested.folder[i], kRelaxed);
   wish.folder[count].store(0, kRelaxed);
-  wish.steps.store(static_cast<uint32_t>(wanted.steps), kRelaxed);
-  wish.options.store(wanted.with_shapes ? 1 : 0, kRelaxed);
+  wish.steps.store(static_cast<uint32_t>(requested.steps), kRelaxed);
+  wish.options.store(requested.with_shapes ? 1 : 0, kRelaxed);
   wish.state.store(static_cast<uint32_t>(WishState::kAsked), kRelaxed);
   wish.number.fetch_add(1, std::memory_order_release);
 }
@@ -344,16 +344,16 @@ int64_t resident_bytes(pid_t pid) {
 }
 
 void ask_all(const std::vector<const PageView*>& pages, double limit_s) {
-  std::vector<const PageView*> asked;
+  std::vector<const PageView*> requested;
   for (const PageView* page : pages) {
     // Without a recent heartbeat there is no thread that answers.
     if (page->read().life != Life::kRunning || page->heartbeat_s() > 60) continue;
     page->ask();
-    asked.push_back(page);
+    requested.push_back(page);
   }
   const int64_t deadline = now_ns() + static_cast<int64_t>(limit_s * 1e9);
   while (now_ns() < deadline &&
-         !std::all_of(asked.begin(), asked.end(), [](auto* page) { return page->has_answered(); })) {
+         !std::all_of(requested.begin(), requested.end(), [](auto* page) { return page->has_answered(); })) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

@@ -165,13 +165,13 @@ void take_stacks(PageAnswer& answer) {
   taking.writable = writable_ranges();
   taking.answer.store(&answer, std::memory_order_release);
   const auto self = static_cast<int>(syscall(SYS_gettid));
-  uint32_t asked = 0;
+  uint32_t signalled = 0;
   for (const int thread : numbers_in("/proc/self/task")) {
-    if (thread != self && syscall(SYS_tgkill, getpid(), thread, signal) == 0) ++asked;
+    if (thread != self && syscall(SYS_tgkill, getpid(), thread, signal) == 0) ++signalled;
   }
   uint32_t seen = 0;
   auto last = std::chrono::steady_clock::now();
-  while (seen < asked && std::chrono::steady_clock::now() - last < std::chrono::milliseconds(500)) {
+  while (seen < signalled && std::chrono::steady_clock::now() - last < std::chrono::milliseconds(500)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const uint32_t done = answer.num_done.load(std::memory_order_acquire);
     if (done != seen) last = std::chrono::steady_clock::now();

@@ -75,7 +75,7 @@ void store(PageAnswer& answer, const std::string& words) {
 
 struct Watcher::Impl {
   /// What was said about a standstill.
-  struct Said {
+  struct Reported {
     std::string key = {};
     bool line = false;
     int boxes = 0;
@@ -229,9 +229,9 @@ struct Watcher::Impl {
                            rank.bad_epoch, rank.bad_batch > 0 ? text(", batch ", rank.bad_batch) : ""));
     }
     if (words.empty()) {
-      values_said = false;
-    } else if (!values_said) {
-      values_said = say(text("hasten: values are not finite; ", join(words, "; "), '\n'));
+      values_reported = false;
+    } else if (!values_reported) {
+      values_reported = report(text("hasten: values are not finite; ", join(words, "; "), '\n'));
     }
   }
 
@@ -241,8 +241,8 @@ struct Watcher::Impl {
     const auto found = stragglers.find();
     if (!found) return true;
     const std::string key = text(found->rank, ' ', found->cause);
-    if (straggler_said.contains(key)) return true;
-    if (say(text("hasten: ", describe(*found), '\n'))) straggler_said.insert(key);
+    if (straggler_reported.contains(key)) return true;
+    if (report(text("hasten: ", describe(*found), '\n'))) straggler_reported.insert(key);
     return true;
   }
 
@@ -257,7 +257,7 @@ struct Watcher::Impl {
     if (is_suspicious()) {
       judge(take_snapshot());
     } else {
-      said = {};
+      reported = {};
     }
   }
 
@@ -268,18 +268,18 @@ struct Watcher::Impl {
     if (awake_ns != 0 && static_cast<double>(now_ns() - awake_ns) / 1e9 < limit) return;
     auto found = diagnose(snapshot, limits);
     if (!found) return;
-    if (found->key() != said.key) said = {.key = found->key()};
+    if (found->key() != reported.key) reported = {.key = found->key()};
     if (found->for_s < due_s(limit)) return;
     snapshot = ask_about(hosts != nullptr);
     found = diagnose(snapshot, limits);
-    if (!found || found->key() != said.key) return;
-    if (found->computes && !said.line) {
-      said.line = say(hang_line(snapshot, *found));
+    if (!found || found->key() != reported.key) return;
+    if (found->computes && !reported.line) {
+      reported.line = report(hang_line(snapshot, *found));
       return;
     }
     if (found->computes && found->for_s < patience_s(limit)) return;
-    if (!say(hang_report(snapshot, *found))) return;
-    if (said.boxes++ == 0 && options.kill) kill_culprit(snapshot, *found);
+    if (!report(hang_report(snapshot, *found))) return;
+    if (reported.boxes++ == 0 && options.kill) kill_culprit(snapshot, *found);
   }
 
   // Made by the first look, on this thread. False in a run of one host, and once the way to the others is lost.
@@ -316,7 +316,7 @@ struct Watcher::Impl {
       if (is_suspicious(all)) {
         judge(all);
       } else {
-        said = {};
+        reported = {};
       }
     });
   }
@@ -334,8 +334,8 @@ struct Watcher::Impl {
   static double patience_s(double limit) { return std::max(kLeastPatienceS, kPatience * limit); }
 
   double due_s(double limit) const {
-    if (said.boxes == 0) return said.line ? patience_s(limit) : 0;
-    return said.boxes <= 2 ? kRepeatsS[said.boxes - 1] : 1e300;
+    if (reported.boxes == 0) return reported.line ? patience_s(limit) : 0;
+    return reported.boxes <= 2 ? kRepeatsS[reported.boxes - 1] : 1e300;
   }
 
   /// Returns the ranks with facts and stacks of those that run, of this host or of all.
@@ -362,7 +362,7 @@ struct Watcher::Impl {
     return hosts->merge(snapshot, clock_s());
   }
 
-  bool say(const std::string& words) {
+  bool report(const std::string& words) {
     if (!print(words)) {
       page.head.mute.store(1, kRelaxed);
       return false;
@@ -397,11 +397,11 @@ struct Watcher::Impl {
   int scans = 0;
   int64_t io_time_ns = now_ns();
   int64_t awake_ns = 0;
-  Said said;
-  bool values_said = false;
+  Reported reported;
+  bool values_reported = false;
   StragglerWatch stragglers{kPaceSteps};
   int64_t straggler_step = -1;
-  std::set<std::string> straggler_said;
+  std::set<std::string> straggler_reported;
   std::unique_ptr<Hosts> hosts;
   bool hosts_lost = false;
   int host_ticks = 0;

@@ -120,15 +120,15 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 
 // The interceptors of all tensor arguments, each once, in the order of the arguments; without those that come before
 // the scopes.
-Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level level) {
+Interceptors interceptors_of(const c10::OperatorHandle& op, const Stack& stack, Level level) {
   Interceptors found;
   const std::string& name = op.schema().name();
   const auto add_all = [&](const InterceptorList& list) {
     for (size_t i = 0; i < list.all.size(); ++i) {
       const auto& interceptor = list.all[i];
-      const auto& wanted = list.names[i];
+      const auto& selected = list.names[i];
       if (list.before[i] != nullptr || interceptor->level() != level) continue;
-      if (level == Level::kOperators && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+      if (level == Level::kOperators && std::find(selected.begin(), selected.end(), name) == selected.end()) continue;
       if (std::find(found.begin(), found.end(), interceptor) == found.end()) found.push_back(interceptor);
     }
   };
@@ -163,7 +163,7 @@ std::vector<std::pair<int, std::shared_ptr<Interceptor>>> asked_before(const c10
 }
 
 void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const Interceptors interceptors = asked(op, *stack, Level::kOperators);
+  const Interceptors interceptors = interceptors_of(op, *stack, Level::kOperators);
   if (interceptors.empty()) {
     // With the key still included, so that operators inside this one are intercepted.
     const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kOperatorKey);
@@ -214,7 +214,7 @@ bool ask_every_operator(const c10::OperatorHandle& op, Stack& stack, size_t num_
     const RunningScope running(i);
     if (in_scope[i]->intercept(op, stack)) return true;
   }
-  for (const auto& interceptor : asked(op, stack, Level::kEveryOperator)) {
+  for (const auto& interceptor : interceptors_of(op, stack, Level::kEveryOperator)) {
     if (interceptor->intercept(op, stack)) return true;
   }
   return false;

@@ -10,7 +10,7 @@ namespace hasten::learner {
 
 /// Returns the optimizer's state and options as bytes of a libtorch archive.
 std::string save_optimizer(const torch::optim::Optimizer& optimizer);
-/// Collective: no. Blocks: no. Throws: DataError (path) for bytes of another optimizer.
+/// Throws: DataError (path) for bytes of another optimizer.
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes, const std::string& path = "memory");
 
 /// Writes a file whole or not at all: a temporary name, fsync, rename. Throws: DataError.

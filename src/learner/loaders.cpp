@@ -11,9 +11,9 @@
 namespace hasten::learner {
 namespace detail {
 
-void require_inputs(size_t given, size_t wanted) {
-  if (given == wanted) return;
-  throw UsageError(Origin{"learner"}, "the model's forward takes ", wanted, " inputs, the batch has ", given,
+void require_inputs(size_t given, size_t expected) {
+  if (given == expected) return;
+  throw UsageError(Origin{"learner"}, "the model's forward takes ", expected, " inputs, the batch has ", given,
                    ". Set BatchOptions::n_inp or targets, or give the AnyModel a lambda.");
 }
 

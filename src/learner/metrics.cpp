@@ -34,12 +34,12 @@ at::Tensor hits(const at::Tensor& prediction, const at::Tensor& target, int64_t 
   if (is_list_of_classes(classes) && is_list_of_classes(targets) && classes.numel() == targets.numel()) {
     // A loop takes a fraction of an operator's time, for models whose step takes microseconds.
     const auto* found = classes.const_data_ptr<int64_t>();
-    const auto* wanted = targets.const_data_ptr<int64_t>();
+    const auto* expected = targets.const_data_ptr<int64_t>();
     auto counts = at::empty({2}, at::kLong);
     auto* c = counts.mutable_data_ptr<int64_t>();
     c[0] = 0;
     c[1] = classes.numel();
-    for (int64_t i = 0; i < c[1]; ++i) c[0] += found[i] == wanted[i] ? 1 : 0;
+    for (int64_t i = 0; i < c[1]; ++i) c[0] += found[i] == expected[i] ? 1 : 0;
     return counts;
   }
   return at::stack({(classes == targets).sum(), at::scalar_tensor(classes.numel(), classes.options())});
@@ -472,8 +472,8 @@ Metric corpus_bleu(int64_t vocab_size, int64_t axis) {
         const auto predictions = p.argmax(axis).cpu().contiguous(), targets = t.to(at::kCPU, at::kLong).contiguous();
         auto counts = at::zeros({10}, at::kLong);
         for (int64_t i = 0; i < predictions.size(0); ++i) {
-          const auto row = predictions[i].contiguous(), wanted = targets[i].contiguous();
-          count_ngrams(row.const_data_ptr<int64_t>(), wanted.const_data_ptr<int64_t>(), row.numel(), wanted.numel(),
+          const auto row = predictions[i].contiguous(), expected = targets[i].contiguous();
+          count_ngrams(row.const_data_ptr<int64_t>(), expected.const_data_ptr<int64_t>(), row.numel(), expected.numel(),
                        vocab_size, counts.mutable_data_ptr<int64_t>());
         }
         return counts;

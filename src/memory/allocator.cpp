@@ -83,9 +83,9 @@ bool is_libtorchs_or_ours(const c10::Allocator* allocator) noexcept {
   return allocator == c10::GetDefaultCPUAllocator() || dynamic_cast<const OwnAllocator*>(allocator) != nullptr;
 }
 
-AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool> wanted) {
-  if (!wanted) wanted = environment.flag("HASTEN_TUNE_ALLOCATOR");
-  if (!wanted.value_or(true)) return AllocatorSetting::kOff;
+AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool> requested) {
+  if (!requested) requested = environment.flag("HASTEN_TUNE_ALLOCATOR");
+  if (!requested.value_or(true)) return AllocatorSetting::kOff;
   if (chosen_by(environment)) return AllocatorSetting::kChosen;
   if (!is_glibc_malloc() || !is_libtorchs_or_ours(c10::GetCPUAllocator())) return AllocatorSetting::kForeign;
   // No block gets pages of its own, which would go with it. The heap's end stays where it is (-1: never trimmed).

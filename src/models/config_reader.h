@@ -37,9 +37,10 @@ class ConfigReader {
     throw UsageError(Origin{"models"}, model_, ": ", key, " = '", value, "' is not supported", guess_end(value, known),
                      " Expected ", join(known), ".");
   }
-  void require(const std::string& key, bool value, bool wanted) const {
-    if (value != wanted)
-      throw UsageError(Origin{"models"}, model_, ": ", key, " = ", value, " is not supported; expected ", wanted, ".");
+  void require(const std::string& key, bool value, bool expected) const {
+    if (value != expected)
+      throw UsageError(Origin{"models"}, model_, ": ", key, " = ", value, " is not supported; expected ", expected,
+                       ".");
   }
   void require_divides(const std::string& divisor, int64_t by, const std::string& key, int64_t value) const {
     if (by > 0 && value % by == 0) return;

@@ -200,12 +200,12 @@ class Search {
   }
 
   // Removes an entry from the open ones. Entries that contain it are split until it is alone.
-  void take_out(const TreeEntry& wanted) {
+  void take_out(const TreeEntry& requested) {
     for (;;) {
-      const auto holder =
-          std::find_if(open_.begin(), open_.end(), [&](const TreeEntry& e) { return is_inside(wanted.name, e.name); });
+      const auto holder = std::find_if(open_.begin(), open_.end(),
+                                       [&](const TreeEntry& e) { return is_inside(requested.name, e.name); });
       if (holder == open_.end()) return;
-      if (holder->name == wanted.name) {
+      if (holder->name == requested.name) {
         open_.erase(holder);
         return;
       }

@@ -15,8 +15,8 @@ namespace {
 
 void check(const ShardMemoryInput& input) {
   const Origin origin{"plan"};
-  const auto require = [&](bool good, const char* name, int64_t value, const char* wanted) {
-    if (!good) throw UsageError(origin, name, " is ", value, "; expected ", wanted, ".");
+  const auto require = [&](bool good, const char* name, int64_t value, const char* expected) {
+    if (!good) throw UsageError(origin, name, " is ", value, "; expected ", expected, ".");
   };
   require(input.parameters >= 1, "parameters", input.parameters, "at least 1");
   require(input.largest_unit >= 1, "largest_unit", input.largest_unit, "at least 1");

@@ -74,8 +74,8 @@ class SectionParams {
     const auto* value = params_.find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
-  [[noreturn]] void fail(const char* key, const Value& value, const char* wanted) const {
-    throw UsageError(kSection, "optimizer.params.", key, " is ", value.to_json(), "; expected ", wanted, ".");
+  [[noreturn]] void fail(const char* key, const Value& value, const char* expected) const {
+    throw UsageError(kSection, "optimizer.params.", key, " is ", value.to_json(), "; expected ", expected, ".");
   }
 
   const std::string& type_;

@@ -32,7 +32,6 @@ using FlopsByOperator = std::map<std::string, OperatorFlops>;
 
 class FlopsReport : public training::StepPolicy {
  public:
-  /// Collective: no. Blocks: no. Throws: nothing.
   explicit FlopsReport(FlopsReportOptions options);
   ~FlopsReport() override;
   FlopsReport(const FlopsReport&) = delete;

@@ -25,9 +25,9 @@ const Origin kFront{"accelerator"};
 /// itself, so that counts as nothing.
 std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
   const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
-  auto wanted = options.mixed_precision;
-  if (!wanted && text) wanted = precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION");
-  return wanted == Precision::kNo ? std::nullopt : wanted;
+  auto requested = options.mixed_precision;
+  if (!requested && text) requested = precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION");
+  return requested == Precision::kNo ? std::nullopt : requested;
 }
 
 /// Returns the dtype of torch_autocast, as a precision.
@@ -87,12 +87,12 @@ Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, in
 
 void Plugins::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
   fsdp_ = plan::resolve_fsdp(options.fsdp.value_or(plan::FsdpPlugin{}), environment);
-  const auto wanted = precision_of(options, environment);
-  if (wanted) plan::set_mixed_precision(*fsdp_, precision::name_of(*wanted));
+  const auto requested = precision_of(options, environment);
+  if (requested) plan::set_mixed_precision(*fsdp_, precision::name_of(*requested));
   if (fsdp_->mixed_precision_policy) {
     const auto& policy = *fsdp_->mixed_precision_policy;
-    if (!wanted && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
-    if (!wanted && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
+    if (!requested && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
+    if (!requested && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
   }
   apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
   // For code of the program that reads the variable, as the peer's plugin sets it.
@@ -149,7 +149,7 @@ void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& env
   }
   auto given = options.deepspeed_plugins;
   if (given.empty()) given.emplace_back("default", options.deepspeed.value_or(plan::DeepSpeedPlugin{}));
-  const auto wanted = precision_of(options, environment);
+  const auto requested = precision_of(options, environment);
   for (const auto& [name, plugin] : given) {
     auto settings = plan::resolve_deepspeed_plugin(plugin, environment);
     if (auto& all = settings.config.config(); all.contains("bfloat16") && !all.contains("bf16")) {
@@ -158,15 +158,15 @@ void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& env
     }
     const bool fp16 = settings.config.is_true("fp16.enabled"), bf16 = settings.config.is_true("bf16.enabled");
     const auto autocast = autocast_precision(settings.config);
-    if (autocast && wanted && *autocast != *wanted) {
+    if (autocast && requested && *autocast != *requested) {
       throw UsageError(kFront, settings.config.source(), ": torch_autocast.dtype is ", precision::name_of(*autocast),
-                       ", and mixed_precision ", precision::name_of(*wanted), ". Leave one of them out.");
+                       ", and mixed_precision ", precision::name_of(*requested), ". Leave one of them out.");
     }
     const std::string of_file = fp16 ? "fp16" : bf16 ? "bf16" : autocast ? precision::name_of(*autocast) : "no";
-    const std::string precision = wanted ? precision::name_of(*wanted) : of_file;
+    const std::string precision = requested ? precision::name_of(*requested) : of_file;
     // torch_autocast has a section of its own; fp16 and bf16 stay as they are written.
     if (!autocast || fp16 || bf16) plan::set_mixed_precision(settings, precision);
-    if (!wanted && precision != "no")
+    if (!requested && precision != "no")
       options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
     plan::fill_auto(settings, {.world_size = world_size_,
                                .split_batches = split_batches_,
@@ -279,17 +279,17 @@ bool Plugins::splits_later() const noexcept {
 }
 
 void Plugins::log_notes(const Logger& logger) const {
-  const auto say = [&](const char* of, const std::vector<std::string>& notes) {
+  const auto print_notes = [&](const char* of, const std::vector<std::string>& notes) {
     for (const auto& note : notes) logger.info(text(of, ": ", note, '.'));
   };
-  if (fsdp_) say("FSDP", fsdp_->notes);
+  if (fsdp_) print_notes("FSDP", fsdp_->notes);
   if (megatron_) {
     for (const auto& line : megatron_->remarks()) logger.warning(line);
     for (const auto& note : megatron_notes(*megatron_)) logger.info(text("Megatron-LM: ", note, '.'));
   }
   for (const auto& [name, settings] : plugins_) {
-    say("DeepSpeed", settings.notes);
-    say("DeepSpeed", plan::resolve_deepspeed(settings.config, world_size_, false).notes);
+    print_notes("DeepSpeed", settings.notes);
+    print_notes("DeepSpeed", plan::resolve_deepspeed(settings.config, world_size_, false).notes);
   }
 }
 

@@ -5,10 +5,10 @@
 
 #include "hasten/core/error.h"
 #include "hasten/plugins/plugins.h"
-#include "hasten/plugins/step_report.h"
 #include "hasten/process/print.h"
 #include "plugins/flops_report.h"
 #include "plugins/step_monitor.h"
+#include "plugins/step_report.h"
 
 namespace hasten {
 

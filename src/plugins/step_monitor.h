@@ -30,7 +30,7 @@ class StepMonitor : public training::StepPolicy {
   StepMonitor(tracking::Trackers trackers, StepMonitorOptions options)
       : trackers_(std::move(trackers)), options_(std::move(options)) {}
 
-  /// Takes the loss of a backward. Collective: no. Blocks: no. Throws: nothing.
+  /// Takes the loss of a backward.
   void note_loss(const at::Tensor& loss);
   void after_step(training::StepContext& context) override;
 

@@ -1,5 +1,5 @@
 // See step_report.h.
-#include "hasten/plugins/step_report.h"
+#include "plugins/step_report.h"
 
 #include <torch/optim/optimizer.h>
 

@@ -1,5 +1,5 @@
 // See float32_precision.h. libtorch's setters take enumerators since 2.10 and took words before; both are served.
-#include "hasten/precision/float32_precision.h"
+#include "precision/float32_precision.h"
 
 #include <ATen/Context.h>
 

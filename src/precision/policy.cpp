@@ -24,23 +24,23 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kWords = {{{"half",
                                                                         {"float8", "fp8"},
                                                                         {"amp", "fp16"}}};
 
-void refuse_capability(const DeviceFacts& facts, const ResolvedPrecision& wanted, int needed, const char* nearest) {
+void refuse_capability(const DeviceFacts& facts, const ResolvedPrecision& requested, int needed, const char* nearest) {
   if (facts.capability == 0 || facts.capability >= needed) return;
-  throw UsageError(Origin{"precision"}, wanted.source, '=', name_of(wanted.precision),
+  throw UsageError(Origin{"precision"}, requested.source, '=', name_of(requested.precision),
                    ", but this GPU has compute capability ", facts.capability / 10, '.', facts.capability % 10, "; ",
-                   name_of(wanted.precision), " needs ", needed / 10, '.', needed % 10, ". Use ", nearest, '.');
+                   name_of(requested.precision), " needs ", needed / 10, '.', needed % 10, ". Use ", nearest, '.');
 }
 
-void check_device(const DeviceFacts& facts, const ResolvedPrecision& wanted) {
-  if (wanted.precision == Precision::kNo || facts.type == c10::DeviceType::CPU) return;
+void check_device(const DeviceFacts& facts, const ResolvedPrecision& requested) {
+  if (requested.precision == Precision::kNo || facts.type == c10::DeviceType::CPU) return;
   if (facts.type != c10::DeviceType::CUDA) {
-    throw UsageError(Origin{"precision"}, wanted.source, '=', name_of(wanted.precision), ", but devices of type ",
+    throw UsageError(Origin{"precision"}, requested.source, '=', name_of(requested.precision), ", but devices of type ",
                      c10::DeviceTypeName(facts.type, true),
                      " compute in float32 only here; expected a CPU or CUDA. Use no.");
   }
-  if (wanted.precision == Precision::kBf16) refuse_capability(facts, wanted, 80, "fp16");
-  if (wanted.precision == Precision::kFp8)
-    refuse_capability(facts, wanted, 89, facts.capability >= 80 ? "bf16" : "fp16");
+  if (requested.precision == Precision::kBf16) refuse_capability(facts, requested, 80, "fp16");
+  if (requested.precision == Precision::kFp8)
+    refuse_capability(facts, requested, 89, facts.capability >= 80 ? "bf16" : "fp16");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // A terminate handler is a property of the process, so what it needs is too: the one function-local static
 // of this room. It holds a weak pointer, so that no group outlives its Process into the end of the program.
-#include "hasten/process/failure_reporter.h"
+#include "process/failure_reporter.h"
 
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ constexpr const char* kHereKey = "hasten/last_words/here";
 
 struct Installed {
   std::mutex mutex;
-  std::weak_ptr<const FailureReporter> words;
+  std::weak_ptr<const FailureReporter> reporter;
   std::terminate_handler previous = nullptr;
   std::atomic<bool> ending = false;
 };
@@ -43,7 +43,7 @@ Installed& installed() {
 }
 
 struct End {
-  std::string words;
+  std::string message;
   int exit_code = 1;
 };
 
@@ -64,10 +64,10 @@ std::optional<End> uncaught() {
   }
 }
 
-void write_error_file(const std::string& path, const std::string& words) {
+void write_error_file(const std::string& path, const std::string& message) {
   if (path.empty()) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  std::ofstream(path) << error_file_text(words, std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  std::ofstream(path) << error_file_text(message, std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
 /// Lets the others read the reason, and lets the failed rank end first, so that the launcher reports its exit code. The
@@ -85,18 +85,18 @@ void wait_for_turn(const FailureReporter& last, bool follows) {
 
 void speak(const FailureReporter& last, const End& end) {
   if (const auto recorder = flight::process_recorder()) recorder->set_state(flight::PageState::kFailed);
-  write_error_file(last.error_file, end.words);
+  write_error_file(last.error_file, end.message);
   if (!last.group || !last.store) return;
   const bool follows = last.group->failure().has_value();
-  last.group->fail(end.words);
+  last.group->fail(end.message);
   wait_for_turn(last, follows);
 }
 
 void print_once(const FailureReporter& last, const End& end) {
   const std::string who = text("rank ", last.identity.rank, '/', last.identity.world_size);
   // hasten's own messages name the rank already.
-  const bool named = last.identity.world_size == 1 || end.words.find(who) != std::string::npos;
-  const std::string line = text("hasten: ", named ? "" : who + ": ", end.words, '\n');
+  const bool named = last.identity.world_size == 1 || end.message.find(who) != std::string::npos;
+  const std::string line = text("hasten: ", named ? "" : who + ": ", end.message, '\n');
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -124,7 +124,7 @@ void flush_output() {
 
 [[noreturn]] void on_terminate() {
   Installed& state = installed();
-  const auto last = state.words.lock();
+  const auto last = state.reporter.lock();
   const auto end = uncaught();
   if (last && end) {
     // A second thread that fails meanwhile waits for the first to end the process.
@@ -137,16 +137,16 @@ void flush_output() {
 
 }  // namespace
 
-void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words) {
+void install_terminate_handler(const std::shared_ptr<const FailureReporter>& reporter) {
   Installed& state = installed();
   const std::lock_guard lock(state.mutex);
-  state.words = words;
+  state.reporter = reporter;
   if (!state.previous) state.previous = std::set_terminate(on_terminate);
 }
 
-std::string error_file_text(const std::string& words, int64_t seconds_since_1970) {
-  const auto extra = core::Value::map({{"py_callstack", words}, {"timestamp", std::to_string(seconds_since_1970)}});
-  return core::Value::map({{"message", core::Value::map({{"message", words}, {"extraInfo", extra}})}}).to_json();
+std::string error_file_text(const std::string& message, int64_t seconds_since_1970) {
+  const auto extra = core::Value::map({{"py_callstack", message}, {"timestamp", std::to_string(seconds_since_1970)}});
+  return core::Value::map({{"message", core::Value::map({{"message", message}, {"extraInfo", extra}})}}).to_json();
 }
 
 }  // namespace hasten::process

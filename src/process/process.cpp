@@ -12,7 +12,7 @@
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/flight/recorder.h"
-#include "hasten/process/failure_reporter.h"
+#include "process/failure_reporter.h"
 #include "process/process_parts.h"
 #include "process/run_watch.h"
 

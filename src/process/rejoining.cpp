@@ -7,7 +7,7 @@
 
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
-#include "hasten/process/failure_reporter.h"
+#include "process/failure_reporter.h"
 #include "process/process_parts.h"
 #include "process/run_watch.h"
 

@@ -26,7 +26,7 @@ class UnevenLoop {
   /// the exceptions of a signal handler.
   void close();
   /// Ends a loop that an exception has left. `others_know`: it is of a peer's failure, which no rank needs to be told.
-  /// With the GIL. Collective: yes. Blocks: yes. Throws: nothing.
+  /// With the GIL. Collective: yes. Blocks: yes.
   void leave(const std::string& words, bool others_know) noexcept;
 
  private:

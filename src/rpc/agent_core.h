@@ -160,7 +160,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
     Clock::time_point started = Clock::now(), deadline = Clock::time_point::max();
     double timeout_s = 0;
     Head head = {};
-    bool asked = false;
+    bool requested = false;
     std::vector<std::shared_ptr<detail::Reference>> kept = {};
     /// A call that is sent again when another worker of this name comes (FunctionOptions::idempotent).
     struct Again {

@@ -47,9 +47,9 @@ std::string words_of(const std::exception_ptr& error, std::string& type) {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
     type = remote.type();
-    const std::string words = remote.what();
-    const size_t end = words.find(": worker '");  // each hop is named once, without this process's prefix
-    return end == std::string::npos ? words : words.substr(end + 2);
+    const std::string reason = remote.what();
+    const size_t end = reason.find(": worker '");  // each hop is named once, without this process's prefix
+    return end == std::string::npos ? reason : reason.substr(end + 2);
   } catch (const UsageError& usage) {
     type = "hasten::UsageError";
     return usage.what();
@@ -68,15 +68,15 @@ std::string words_of(const std::exception_ptr& error, std::string& type) {
   }
 }
 
-std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words,
+std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& reason,
                             const std::string& worker, const std::string& function) {
-  if (type == "hasten::UsageError") return std::make_exception_ptr(UsageError(words));
+  if (type == "hasten::UsageError") return std::make_exception_ptr(UsageError(reason));
   if (type == "hasten::DataError")
-    return std::make_exception_ptr(DataError(origin, "", "worker '", worker, "', ", function, ": ", words));
+    return std::make_exception_ptr(DataError(origin, "", "worker '", worker, "', ", function, ": ", reason));
   const std::string message =
-      words.rfind("worker '", 0) == 0
-          ? text(message_prefix(origin), "worker '", worker, "', ", function, ": ", words)
-          : text(message_prefix(origin), "worker '", worker, "', ", function, ": ", type, ": ", words);
+      reason.rfind("worker '", 0) == 0
+          ? text(message_prefix(origin), "worker '", worker, "', ", function, ": ", reason)
+          : text(message_prefix(origin), "worker '", worker, "', ", function, ": ", type, ": ", reason);
   return std::make_exception_ptr(RemoteError(message, type, worker, function));
 }
 
@@ -307,7 +307,7 @@ bool AgentCore::wait_for_another(uint64_t call) {
     if (found == pending_.end() || !found->second.again || closed_) return false;
     Pending& pending = found->second;
     pending.to = -1;
-    pending.asked = false;
+    pending.requested = false;
     if (pending.reply) pending.reply->state().awaited_rank = -1;
     // It may have come already.
     const auto other = workers_.find(pending.again->worker);
@@ -403,9 +403,9 @@ void AgentCore::on_reply(int from, Decoded& message) {
     if (kind == Kind::kError) {
       if (pending.head.context >= 0 && bridge_) bridge_->record_failure(pending.head, pending.to);
       Reader reader(message.packed, self());
-      const std::string type = reader.string(), words = reader.string();
+      const std::string type = reader.string(), reason = reader.string();
       const std::string function = reader.string();
-      state.fail(error_of(origin(), type, words, worker(from).name, function));
+      state.fail(error_of(origin(), type, reason, worker(from).name, function));
       return;
     }
     if (!state.claim()) return;

@@ -82,8 +82,8 @@ JitFuturePtr EngineAgent::send(const trpc::WorkerInfo& to, c10::intrusive_ptr<tr
     }
     auto reply = message_of(*answer);
     if (reply->type() == trpc::EXCEPTION) {
-      const std::string words(reply->payload().begin(), reply->payload().end());
-      future->setError(std::make_exception_ptr(std::runtime_error(text("at ", at, ": ", words))));
+      const std::string reason(reply->payload().begin(), reply->payload().end());
+      future->setError(std::make_exception_ptr(std::runtime_error(text("at ", at, ": ", reason))));
       return;
     }
     auto storages = reply->getStorages();

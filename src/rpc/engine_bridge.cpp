@@ -79,15 +79,15 @@ void EngineBridge::forget(int64_t id, const tda::ContextPtr& context) {
     const std::lock_guard lock(known->mutex);
     return !known->unanswered.empty();
   };
-  const std::string words = words_of_release(id);
+  const std::string reason = words_of_release(id);
   if (context && has_unanswered())
-    fail_pass(*context, std::make_exception_ptr(CommError(core_.origin(), "backward", words)));
+    fail_pass(*context, std::make_exception_ptr(CommError(core_.origin(), "backward", reason)));
   std::map<uint64_t, ContextState::Refusal> unanswered;
   {
     const std::lock_guard lock(known->mutex);
     unanswered.swap(known->unanswered);
   }
-  for (const auto& [number, refuse] : unanswered) refuse(words);
+  for (const auto& [number, refuse] : unanswered) refuse(reason);
 }
 
 void EngineBridge::record_call(Head& head, std::vector<at::Tensor>& tensors, int to) {

@@ -40,7 +40,7 @@ struct ContextState {
   std::vector<Failed> failed;  // calls without an output that needs a gradient
   std::function<void()> plan;  // the settlement of the latest pass, until a function of it runs
   std::set<int64_t> settled;   // notified before they existed
-  using Refusal = std::function<void(const std::string& words)>;
+  using Refusal = std::function<void(const std::string& reason)>;
   std::map<uint64_t, Refusal> unanswered;  // requests of other workers' engines
   uint64_t next_request = 0;
 };
@@ -128,7 +128,7 @@ class EngineBridge final : public Bridge {
                        const std::vector<bool>& requires_grad, int from);
 
   using Reply = std::function<void(trpc::MessageType, detail::Packed)>;
-  static void refuse(const Reply& reply, const std::string& words);
+  static void refuse(const Reply& reply, const std::string& reason);
   static void answer_with(trpc::JitFuture& future, const Reply& reply);
   bool has_send_function(const Head& head);
   void run_engine_message(int from, Decoded& message);

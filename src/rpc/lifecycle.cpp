@@ -287,10 +287,10 @@ void AgentCore::expire_now() {
     for (auto& [id, pending] : pending_) {
       if (pending.deadline > now) {
         next = std::min(next, pending.deadline);
-      } else if (pending.asked || pending.to == rank_ || pending.to < 0) {
+      } else if (pending.requested || pending.to == rank_ || pending.to < 0) {
         over.push_back(id);
       } else {
-        pending.asked = true;
+        pending.requested = true;
         pending.deadline = now + std::chrono::milliseconds(500);
         next = std::min(next, pending.deadline);
         to_ask.emplace_back(id, pending.to);

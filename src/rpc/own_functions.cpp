@@ -46,13 +46,13 @@ Functions AgentCore::make_own_functions() {
   });
   functions.add_raw("hasten.fetch", [](const std::shared_ptr<detail::ServedCall>& call) {
     Reader reader(call->packed(), call->core());
-    const std::string wanted = reader.string();
+    const std::string expected = reader.string();
     const detail::Object& object = call->object();
     if (object.encode == nullptr)
       throw UsageError({"rpc"}, "to_here() of a ", object.type,
                        ", which cannot travel. Call its member functions instead.");
-    if (object.description != wanted)
-      throw UsageError({"rpc"}, "to_here() as ", wanted, " of a value that is ", object.description, ".");
+    if (object.description != expected)
+      throw UsageError({"rpc"}, "to_here() as ", expected, " of a value that is ", object.description, ".");
     detail::Packed packed;
     Writer writer(packed);
     object.encode(writer, object.value.get());

@@ -10,9 +10,9 @@
 
 namespace hasten::rpc {
 
-void EngineBridge::refuse(const Reply& reply, const std::string& words) {
+void EngineBridge::refuse(const Reply& reply, const std::string& reason) {
   detail::Packed packed;
-  packed.bytes += words;
+  packed.bytes += reason;
   reply(trpc::EXCEPTION, std::move(packed));
 }
 
@@ -85,7 +85,7 @@ std::function<bool()> EngineBridge::note_request(const tda::ContextPtr& context,
 void EngineBridge::run_gradients(const Head& head, trpc::Message& request, const Reply& reply) {
   const int64_t id = head.context;
   const auto context = existing(id);
-  const auto may_answer = note_request(context, [reply](const std::string& words) { refuse(reply, words); });
+  const auto may_answer = note_request(context, [reply](const std::string& reason) { refuse(reply, reason); });
   try {
     enter_pass(id, head.pass, (head.flags & kRetainGraph) != 0);
     agent_->run(request)->addCallback([reply, may_answer](trpc::JitFuture& future) {

@@ -62,8 +62,8 @@ void Pool::submit(PoolTask task) {
 // With the lock: makes a thread come that leads, or that runs tasks.
 void Pool::provide(bool leader, bool runner) {
   if (stopping_) return;
-  const bool wanted = (leader && !has_leader_) || (runner && !queue_.empty() && running_ < options_.num_threads);
-  if (!wanted) return;
+  const bool requested = (leader && !has_leader_) || (runner && !queue_.empty() && running_ < options_.num_threads);
+  if (!requested) return;
   if (idle_ > 0) {
     changed_.notify_one();
     return;

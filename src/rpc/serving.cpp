@@ -44,8 +44,8 @@ double Histogram::quantile(double q) const {
 }
 
 namespace detail {
-void throw_wrong_object(const Object& object, const std::string& wanted) {
-  throw UsageError({"rpc"}, "the value of this RRef is a ", object.type, ", which is no ", wanted,
+void throw_wrong_object(const Object& object, const std::string& expected) {
+  throw UsageError({"rpc"}, "the value of this RRef is a ", object.type, ", which is no ", expected,
                    ". Call a member function of its class or of a public base.");
 }
 }  // namespace detail
@@ -257,11 +257,11 @@ void Serving::answer(Kind kind, detail::Packed packed) {
 
 detail::Packed Serving::error_values(const std::exception_ptr& error) const {
   std::string type;
-  const std::string words = words_of(error, type);
+  const std::string reason = words_of(error, type);
   detail::Packed packed;
   Writer writer(packed);
   writer.string(type);
-  writer.string(words);
+  writer.string(reason);
   writer.string(function_.served.name);
   return packed;
 }

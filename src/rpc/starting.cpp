@@ -106,11 +106,11 @@ void AgentCore::join_one_by_one() {
   if (bridge_) bridge_->start(self());
   pool_->start();
   const Calls calls(shared_from_this(), {});
-  std::vector<Future<void>> told;
+  std::vector<Future<void>> joins;
   for (const int rank : workers_.ranks()) {
-    if (rank != rank_) told.push_back(calls.call_async<void>(rank, "hasten.join"));
+    if (rank != rank_) joins.push_back(calls.call_async<void>(rank, "hasten.join"));
   }
-  for (const auto& one : told) {
+  for (const auto& one : joins) {
     try {
       one.wait();
     } catch (const CommError&) {

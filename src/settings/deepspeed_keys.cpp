@@ -274,9 +274,9 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
 
 const DeepSpeedKey* find_deepspeed_key(std::string_view path) {
   const auto& keys = deepspeed_keys();
-  const auto with_path = [&](std::string_view wanted) -> const DeepSpeedKey* {
+  const auto with_path = [&](std::string_view requested) -> const DeepSpeedKey* {
     const auto found =
-        std::find_if(keys.begin(), keys.end(), [&](const DeepSpeedKey& key) { return wanted == key.path; });
+        std::find_if(keys.begin(), keys.end(), [&](const DeepSpeedKey& key) { return requested == key.path; });
     return found == keys.end() ? nullptr : &*found;
   };
   if (const auto* key = with_path(path)) return key;

@@ -25,12 +25,12 @@ std::vector<std::string> names_in(const std::string& text) {
 }
 
 template <class T>
-T parse_number(const std::string& given, const std::string& variable, const char* wanted) {
+T parse_number(const std::string& given, const std::string& variable, const char* expected) {
   const std::string_view text = core::trim(given, " \t");
   T value{};
   const auto got = std::from_chars(text.data(), text.data() + text.size(), value);
   if (got.ec == std::errc() && got.ptr == text.data() + text.size()) return value;
-  throw UsageError(kDeepSpeed, variable, "=", given, ": expected ", wanted, ".");
+  throw UsageError(kDeepSpeed, variable, "=", given, ": expected ", expected, ".");
 }
 
 /// Reads a plugin row by row.

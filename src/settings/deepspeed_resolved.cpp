@@ -61,7 +61,9 @@ Value unquoted(const DeepSpeedKey& key, const Value& value) {
 
 // Returns the mistake of a value of this key; "" if there is none.
 std::string problem_of(const DeepSpeedKey& key, const Value& value) {
-  const auto expected = [&](const std::string& wanted) { return text("is ", value.to_json(), "; expected ", wanted); };
+  const auto expected = [&](const std::string& allowed) {
+    return text("is ", value.to_json(), "; expected ", allowed);
+  };
   switch (key.type) {
     case KeyType::kBool:
       return value.is_bool() || value == Value(0) || value == Value(1) ? "" : expected("true or false");

@@ -190,19 +190,19 @@ class FsdpReader {
     if (given) {
       const std::string name = plugin_.sharding_strategy ? "sharding_strategy" : "FSDP_SHARDING_STRATEGY";
       const auto strategy = parse_sharding_strategy(strategy_text(*given), name);
-      const bool wanted = reshards(strategy);
+      const bool requested = reshards(strategy);
       // FULL_SHARD is what the launcher sets by itself.
-      if (own && *own != wanted && strategy != ShardingStrategy::kFullShard) {
+      if (own && *own != requested && strategy != ShardingStrategy::kFullShard) {
         throw UsageError(
             kFsdp, name, "=", *given, " and ", source, "=", *own ? "true" : "false",
             " contradict each other under fsdp_version 2. Leave the strategy out, or set reshard_after_forward to ",
-            wanted ? "true" : "false", ".");
+            requested ? "true" : "false", ".");
       }
       if (!own && strategy != ShardingStrategy::kFullShard) {
-        note(name + "=" + *given + " is read as reshard_after_forward " + (wanted ? "true" : "false") +
+        note(name + "=" + *given + " is read as reshard_after_forward " + (requested ? "true" : "false") +
              " under fsdp_version 2.");
       }
-      if (!own) own = wanted;
+      if (!own) own = requested;
     }
     s_.reshard_after_forward = own.value_or(true);
   }

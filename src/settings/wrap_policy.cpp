@@ -85,7 +85,7 @@ class Planner {
 
   bool matches(const WrapModule& module) const {
     return std::any_of(options_.classes.begin(), options_.classes.end(),
-                       [&](const std::string& wanted) { return class_matches(module.class_name, wanted); });
+                       [&](const std::string& requested) { return class_matches(module.class_name, requested); });
   }
 
   void classes_of(const WrapModule& module, std::set<std::string>& names) const {
@@ -97,18 +97,18 @@ class Planner {
     std::set<std::string> there;
     classes_of(model_, there);
     const std::vector<std::string> names(there.begin(), there.end());
-    for (const auto& wanted : options_.classes) {
-      if (has_class(model_, wanted)) continue;
-      throw UsageError(Origin{"shard"}, "no module has the class ", wanted,
-                       ", which transformer_cls_names_to_wrap names", guess_end(wanted, names),
+    for (const auto& requested : options_.classes) {
+      if (has_class(model_, requested)) continue;
+      throw UsageError(Origin{"shard"}, "no module has the class ", requested,
+                       ", which transformer_cls_names_to_wrap names", guess_end(requested, names),
                        " The model's classes are ", join(names), ".");
     }
   }
 
-  static bool has_class(const WrapModule& module, const std::string& wanted) {
-    return class_matches(module.class_name, wanted) ||
+  static bool has_class(const WrapModule& module, const std::string& requested) {
+    return class_matches(module.class_name, requested) ||
            std::any_of(module.children.begin(), module.children.end(),
-                       [&](const auto& child) { return has_class(child, wanted); });
+                       [&](const auto& child) { return has_class(child, requested); });
   }
 
   /// Elements that became units below and at this module (torch's _recursive_wrap).
@@ -161,9 +161,9 @@ class Planner {
 
 }  // namespace
 
-bool class_matches(const std::string& class_name, const std::string& wanted) {
+bool class_matches(const std::string& class_name, const std::string& requested) {
   const std::string name = short_class(class_name);
-  return class_name == wanted || name == wanted || name == wanted + "Impl";
+  return class_name == requested || name == requested || name == requested + "Impl";
 }
 
 std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options) {

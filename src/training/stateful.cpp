@@ -12,9 +12,9 @@ namespace {
 
 constexpr const char* kTensorKey = "$tensor";
 
-[[noreturn]] void throw_kind(const State& state, const char* wanted) {
+[[noreturn]] void throw_kind(const State& state, const char* expected) {
   const char* found = state.is_tensor() ? "a tensor" : state.is_map() ? "a map" : "a plain value";
-  throw UsageError(Origin{"training"}, "a state holds ", found, "; expected ", wanted, ". Load what state() gave.");
+  throw UsageError(Origin{"training"}, "a state holds ", found, "; expected ", expected, ". Load what state() gave.");
 }
 
 std::string escaped(const std::string& name) {

@@ -8,7 +8,7 @@ namespace hasten::training {
 
 void StepPolicies::add(StepOrder order, std::shared_ptr<StepPolicy> policy, const torch::optim::Optimizer* only) {
   const auto behind = std::upper_bound(entries_.begin(), entries_.end(), order,
-                                       [](StepOrder wanted, const Entry& entry) { return wanted < entry.order; });
+                                       [](StepOrder value, const Entry& entry) { return value < entry.order; });
   entries_.insert(behind, Entry{order, std::move(policy), only});
 }
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "checkpoint/training_state.h"
 #include "hasten/checkpoint/python_tensor.h"
-#include "hasten/checkpoint/training_state.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/env.h"
 #include "hasten/files/python/python_file.h"

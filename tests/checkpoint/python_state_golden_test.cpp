@@ -6,10 +6,10 @@
 
 #include <mutex>
 
+#include "checkpoint/training_state.h"
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/optimizer_state.h"
 #include "hasten/checkpoint/python_tensor.h"
-#include "hasten/checkpoint/training_state.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/optim/schedulers/schedulers.h"

@@ -1,5 +1,5 @@
 // Schedulers, scalers and random streams in Python's forms.
-#include "hasten/checkpoint/training_state.h"
+#include "checkpoint/training_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

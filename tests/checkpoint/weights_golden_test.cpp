@@ -8,11 +8,11 @@
 #include <map>
 #include <set>
 
+#include "files/folders/weight_search.h"
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/files/folders/open_source.h"
-#include "hasten/files/folders/weight_search.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "support/folder.h"
 #include "support/golden.h"

@@ -12,7 +12,7 @@ class ElasticFaults : public ElasticNodes {
     with_machines_ = with_machines;
     std::vector<Kind> kinds = {
         {"elastic: a worker is killed", [this] { workers_killed(&Worker::pid); }},
-        {"elastic: a keeper is killed", [this] { workers_killed(&Worker::keeper); }},
+        {"elastic: a shim is killed", [this] { workers_killed(&Worker::shim); }},
         {"elastic: a node's launcher is killed", [this] { lose_node(false, false); }},
         {"elastic: the host's launcher is killed", [this] { lose_node(true, false); }},
         {"elastic: all processes of a node are killed", [this] { lose_node(false, true); }},

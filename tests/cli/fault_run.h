@@ -27,7 +27,7 @@ class FaultRun : public SshMachines {
   };
   struct Worker {
     pid_t pid = 0;
-    pid_t keeper = 0;
+    pid_t shim = 0;
     int local_rank = 0;
     int world_size = 0;
     int restart = 0;
@@ -82,7 +82,7 @@ class FaultRun : public SshMachines {
       Worker worker;
       if (!(line >> word)) throw std::runtime_error("the run ended before its workers were ready");
       if (word == "ready" &&
-          line >> rank >> worker.pid >> worker.keeper >> worker.local_rank >> worker.world_size >> worker.restart)
+          line >> rank >> worker.pid >> worker.shim >> worker.local_rank >> worker.world_size >> worker.restart)
         return {rank, worker};
     }
   }
@@ -106,7 +106,7 @@ class FaultRun : public SshMachines {
     EXPECT_THAT(result.err, ::testing::HasSubstr(text(" failed first: ", end, "\n")));
   }
 
-  // What a launcher that was killed together with all its keepers could not remove.
+  // What a launcher that was killed together with all its shims could not remove.
   void remove_what_is_left() const {
     for (const auto& entry : std::filesystem::directory_iterator(temporary())) {
       EXPECT_THAT(entry.path().filename().string(), ::testing::StartsWith("hasten_"));

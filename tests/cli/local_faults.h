@@ -13,7 +13,7 @@ class LocalFaults : public FaultRun {
     std::vector<Kind> kinds = {
         {"a worker is killed", [this] { kill_one(&Worker::pid); }},
         {"a worker fails", [this] { worker_fails(); }},
-        {"a keeper is killed", [this] { kill_one(&Worker::keeper); }},
+        {"a shim is killed", [this] { kill_one(&Worker::shim); }},
         {"the launcher is killed", [this] { kill_launcher(); }},
         {"the launcher is killed while it starts", [this] { kill_launcher_early(); }},
         {"a worker is stopped and the run is told to end", [this] { stop_worker_and_end(); }},
@@ -81,7 +81,7 @@ class LocalFaults : public FaultRun {
 
     EXPECT_EQ(run.finish().exit_code, 137);
     Command::wait_for_orphans();
-    // Before it has a keeper, nobody but the launcher itself could remove its folder.
+    // Before it has a shim, nobody but the launcher itself could remove its folder.
     for (const auto& entry : std::filesystem::directory_iterator(temporary())) {
       EXPECT_TRUE(std::filesystem::is_empty(entry));
       std::filesystem::remove(entry);

@@ -177,7 +177,7 @@ TEST_F(Supervision, AStoppedWorkerEndsInOrderAllTheSame) {
   EXPECT_EQ(result.out, "saved\n");
 }
 
-TEST_F(Supervision, AStoppedKeeperObeysAllTheSame) {
+TEST_F(Supervision, AStoppedShimObeysAllTheSame) {
   Command command(script_words({}, "kill -STOP $PPID; echo ready; exec sleep 1000"), environment());
   EXPECT_EQ(command.read_line(), "ready");
 

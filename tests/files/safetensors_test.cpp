@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "files/folders/weight_search.h"
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
 #include "hasten/files/disk/mapped_file.h"
-#include "hasten/files/folders/weight_search.h"
 #include "hasten/files/safetensors/hf_index.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/files/safetensors/safetensors_source.h"

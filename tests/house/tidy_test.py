@@ -206,10 +206,10 @@ class Tidy(unittest.TestCase):
         self.assert_only({"docs/x.md": "What is sent arrives.\n"}, "docs/x.md:1: 'What is'")
         self.assert_only({"docs/x.md": "`nobody` and \"nobody\"\n", "docs/y.md": "Who waits?\n", "scripts/prose_baseline.txt": "docs/y.md 1\n"})
 
-    def test_a_name_of_this_project_alone_is_reported_beyond_its_rooms_baseline(self):
+    def test_a_name_of_this_project_alone_is_reported(self):
         text = CLEAN["src/comm/gloo.cpp"]
-        self.assert_only({"src/comm/gloo.cpp": text + "int patience_ = 0;  // told\n"}, "gloo.cpp:3: 'patience_': room comm has 1 such names, 0 at most")
-        self.assert_only({"src/comm/gloo.cpp": text + "int patience = 0;\n", "scripts/name_baseline.txt": "comm 1\n"})
+        self.assert_only({"src/comm/gloo.cpp": text + "int patience_ = 0;  // told\n"}, "gloo.cpp:3: 'patience_' is a name of this project alone")
+        self.assert_only({"src/comm/gloo.cpp": text + "const char* x = \"patience\";\n"})
 
     def test_a_sentence_above_25_words_is_reported_beyond_its_baseline(self):
         words = "Copies one " + "and one " * 12

@@ -16,9 +16,9 @@
 #include "hasten/offload/hooks/hook_site.h"
 #include "hasten/offload/hooks/layerwise_casting.h"
 #include "hasten/offload/load/dispatch.h"
-#include "hasten/offload/load/memory_source.h"
 #include "hasten/plan/memory_estimate.h"
 #include "models/offload_rules.h"
+#include "offload/load/memory_source.h"
 #include "support/golden.h"
 #include "support/golden_nets.h"
 

@@ -14,13 +14,13 @@
 #include "hasten/offload/hooks/cpu_offload_hook.h"
 #include "hasten/offload/hooks/hook_site.h"
 #include "hasten/offload/hooks/layerwise_casting.h"
-#include "hasten/offload/load/memory_source.h"
 #include "hasten/offload/units/cast_weights.h"
-#include "hasten/offload/units/read_ahead.h"
 #include "hasten/offload/units/set_tensor.h"
-#include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "offload/load/memory_source.h"
 #include "offload/stack_net.h"
+#include "offload/units/read_ahead.h"
+#include "offload/units/unit_plan.h"
 
 namespace hasten::offload {
 namespace {

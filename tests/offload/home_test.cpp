@@ -39,7 +39,7 @@ TEST_F(HomeTest, ATensorShowsTheBytesOfItsHomeAndStaysTheSameObject) {
   EXPECT_EQ(tensor_[1][0].item<float>(), 42);
   EXPECT_EQ(alias[1][0].item<float>(), 42);
   EXPECT_EQ(view[0].item<float>(), 42);
-  EXPECT_FALSE(home.has_left());
+  EXPECT_FALSE(home.is_private());
   EXPECT_TRUE(home.is_of(tensor_));
 }
 
@@ -49,7 +49,7 @@ TEST_F(HomeTest, AWriteGetsAPrivateCopy) {
 
   tensor_.mul_(2);
 
-  EXPECT_TRUE(home.has_left());
+  EXPECT_TRUE(home.is_private());
   EXPECT_EQ(tensor_[0][1].item<float>(), 2);
   EXPECT_EQ(shared()[1], 1);
 }
@@ -59,12 +59,12 @@ TEST_F(HomeTest, ComingBackShowsTheSharedBytesAndTheNextWriteLeavesAgain) {
   const at::NoGradGuard no_grad;
   tensor_.mul_(2);
 
-  home.come_back();
-  EXPECT_FALSE(home.has_left());
+  home.restore();
+  EXPECT_FALSE(home.is_private());
   EXPECT_EQ(tensor_[0][1].item<float>(), 1);
   tensor_.zero_();
 
-  EXPECT_TRUE(home.has_left());
+  EXPECT_TRUE(home.is_private());
   EXPECT_EQ(shared()[1], 1);
 }
 
@@ -92,11 +92,11 @@ TEST_F(HomeTest, ReadOnlyAccessThroughMutablePointersNeedsNoCopy) {
 
   home.set_read_only_access(true);
   (void)tensor_.mutable_data_ptr();
-  EXPECT_FALSE(home.has_left());
+  EXPECT_FALSE(home.is_private());
   home.set_read_only_access(false);
   (void)tensor_.mutable_data_ptr();
 
-  EXPECT_TRUE(home.has_left());
+  EXPECT_TRUE(home.is_private());
 }
 
 TEST(Home, ATensorWithoutStorageIsRefused) {

@@ -8,7 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/offload/hooks/cpu_offload_hook.h"
-#include "hasten/offload/load/memory_source.h"
+#include "offload/load/memory_source.h"
 #include "offload/stack_net.h"
 
 namespace hasten::offload {

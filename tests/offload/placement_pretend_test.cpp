@@ -10,9 +10,9 @@
 #include "hasten/offload/hooks/cpu_offload_hook.h"
 #include "hasten/offload/hooks/layerwise_casting.h"
 #include "hasten/offload/load/placement.h"
-#include "hasten/offload/units/pinned_ring.h"
 #include "offload/stack_net.h"
 #include "offload/units/peer_copies.h"
+#include "offload/units/pinned_ring.h"
 #include "support/device.h"
 #include "support/folder.h"
 

@@ -14,8 +14,8 @@
 #include <tuple>
 
 #include "hasten/core/error.h"
-#include "hasten/offload/units/unit_plan.h"
 #include "offload/stack_net.h"
+#include "offload/units/unit_plan.h"
 
 namespace hasten::offload {
 namespace {

@@ -9,9 +9,9 @@
 #include "hasten/core/error.h"
 #include "hasten/precision/amp_levels.h"
 #include "hasten/precision/device_facts.h"
-#include "hasten/precision/float32_precision.h"
 #include "hasten/precision/fp8_scaling.h"
 #include "hasten/precision/loss_scale_rule.h"
+#include "precision/float32_precision.h"
 #include "support/folder.h"
 
 namespace hasten::precision {

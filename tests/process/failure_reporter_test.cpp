@@ -1,4 +1,4 @@
-#include "hasten/process/failure_reporter.h"
+#include "process/failure_reporter.h"
 
 #include <gtest/gtest.h>
 

@@ -28,7 +28,7 @@ class Bridges : public hasten::testing::InFolder {
     Follower follower({.journal = folder_ / "p/run/journal.jsonl",
                        .sinks = {{.name = "wandb", .options = {}, .tracker = {}}},
                        .environment = environment_with({{"HASTEN_TRACKER_PYTHON", python}}),
-                       .say =
+                       .warn =
                            [&](const std::string& line) {
                              const std::lock_guard lock(mutex_);
                              said_ += line + "\n";

@@ -122,7 +122,7 @@ std::string follow(const std::filesystem::path& folder, FakeMlflow& fake,
   Follower follower({.journal = folder / "p/run/journal.jsonl",
                      .sinks = {{.name = "mlflow", .options = {}, .tracker = {}}},
                      .environment = environment_with(variables),
-                     .say = [&](const std::string& line) { said += line + "\n"; },
+                     .warn = [&](const std::string& line) { said += line + "\n"; },
                      .poll_interval = std::chrono::milliseconds(5),
                      .first_backoff_s = 0.01,
                      .most_failures = 5});

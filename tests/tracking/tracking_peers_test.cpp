@@ -243,7 +243,7 @@ std::string bridge_calls(const std::filesystem::path& folder, const std::string&
        .sinks = {{.name = name, .options = options, .tracker = {}}},
        .environment = environment_with(
            {{"HASTEN_TRACKER_PYTHON", python}, {"PYTHONPATH", kPeers + "fake_clients"}, {"FAKE_CLIENT_CALLS", calls}}),
-       .say = [&](const std::string& line) { said += line + "\n"; }});
+       .warn = [&](const std::string& line) { said += line + "\n"; }});
   follower.close();
   EXPECT_TRUE(follower.wait(std::chrono::seconds(60))) << said << text_of(folder / "p/run" / (name + ".log"));
   return text_of(calls);

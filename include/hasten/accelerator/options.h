@@ -155,7 +155,7 @@ struct PrepareOptions {
 };
 
 /// Returns the answer of PrepareOptions for each of `num_objects` objects.
-/// Collective: no. Blocks: no. Throws: UsageError for another number of objects.
+/// Throws: UsageError for another number of objects.
 std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise);
 
 }  // namespace hasten

@@ -44,7 +44,7 @@ struct PlanReport {
 
 /// Returns what the steps of `accelerator`'s loop, which `optimizer` ends, over `model` have taken so far, and should
 /// have: `std::cout << plan_report(accelerator, *net, optimizer).text()` after 20 steps.
-/// Collective: no. Blocks: no. Throws: UsageError before the third step of a prepared optimizer; as plan::search for
+/// Throws: UsageError before the third step of a prepared optimizer; as plan::search for
 /// sizes that no layout divides.
 PlanReport plan_report(const Accelerator& accelerator, const torch::nn::Module& model, const Optimizer& optimizer,
                        const PlanReportOptions& options = {});

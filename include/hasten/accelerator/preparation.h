@@ -48,7 +48,7 @@ class Preparation {
   /// Returns what is opened round the module's forward; one object for all handles of it.
   std::shared_ptr<parallel::ForwardScopes> scopes(torch::nn::Module& module) const;
   /// Registers what joined loops take over, and what loss scaling and weights below float32 treat.
-  /// Collective: no. Blocks: no. Throws: UsageError for an optimizer that such weights cannot go with.
+  /// Throws: UsageError for an optimizer that such weights cannot go with.
   void add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const;
   template <class S>
   void add_scheduler(const std::shared_ptr<S>& scheduler) const {

@@ -84,7 +84,7 @@ struct ModelEntry {
   torch::nn::Module* module = nullptr;
   /// Its number among the prepared models, from 0.
   size_t index = 0;
-  /// Of a save: the tensors that are written, which a hook may replace. Empty in a load. Parameters that are cut over
+  /// The tensors that a save writes, which a hook may replace. Empty in a load. Parameters that are cut over
   /// ranks are this rank's parts, and whole in Accelerate's layout.
   StateDict weights = {};
 };
@@ -130,7 +130,7 @@ class Checkpoints {
   std::optional<Loaded> resume(const ResumeOptions& options = {});
 
   /// Weights, options and state of an object: it is saved and loaded under its name. Lvalues are borrowed.
-  /// Collective: no. Blocks: no. Throws: UsageError for a name that is taken.
+  /// Throws: UsageError for a name that is taken.
   template <training::Stateful T>
   void register_object(const std::string& name, const std::shared_ptr<T>& object) {
     registry().add(training::StateKind::kCustom, object, name);
@@ -141,11 +141,11 @@ class Checkpoints {
   }
 
   /// Registers a component whose state is split over the ranks in boxes of its own. Pieces are saved under the
-  /// component's name. Its load_state gets the boxes that its state() asks for then. Collective: no. Blocks: no.
+  /// component's name. Its load_state gets the boxes that its state() asks for then.
   /// Throws: UsageError for a name that is taken.
   void add_component(training::NamedStateful component);
 
-  /// Hooks run in the order in which they came, on all ranks. Collective: no. Blocks: no. Throws: nothing.
+  /// Hooks run in the order in which they came, on all ranks.
   HookHandle add_save_hook(Hook hook);
   HookHandle add_load_hook(Hook hook);
 
@@ -155,7 +155,7 @@ class Checkpoints {
   int64_t step() const noexcept;
   const ProjectConfiguration& project() const noexcept;
 
-  /// Waits for a save under way. Collective: no. Blocks: until it has ended. Throws: DataError with what went wrong.
+  /// Waits for a save under way. Blocks: until it has ended. Throws: DataError with what went wrong.
   void end();
 
   struct Impl;

@@ -71,17 +71,17 @@ AnyOptimizerCodec optimizer_codec() {
   return {Codec::kName, Codec::options, Codec::load_options, Codec::state, Codec::make_state};
 }
 
-/// Returns the codec of a known class; null for others. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the codec of a known class; null for others.
 const AnyOptimizerCodec* find_codec(const torch::optim::Optimizer& optimizer) noexcept;
 
 /// Gives a parameter's name, or "" if it is none of the model's.
 using ParameterNames = std::function<std::string(const at::Tensor& parameter)>;
-/// Returns the names of a module's parameters. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names of a module's parameters.
 ParameterNames names_of(const torch::nn::Module& module);
 
 /// Options and state as they are; tensors share memory with the optimizer. Parameters without a name are called
 /// "group{g}.{i}". `codec` null: the class's own.
-/// Collective: no. Blocks: no. Throws: UsageError for a class without a codec.
+/// Throws: UsageError for a class without a codec.
 OptimizerState optimizer_state(const torch::optim::Optimizer& optimizer, const ParameterNames& name_of = {},
                                const AnyOptimizerCodec* codec = nullptr);
 
@@ -106,21 +106,21 @@ struct OptimizerReport {
 
 /// Replaces options and state. Finds parameters by name; their groups may differ. A group takes the options of the
 /// saved group that held its first known parameter. State is cast to the parameter's dtype where it has its shape.
-/// Collective: no. Blocks: no. Throws: UsageError for another class, or a state of another shape; nothing has changed
+/// Throws: UsageError for another class, or a state of another shape; nothing has changed
 /// then.
 OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const OptimizerState& state,
                                      const ParameterNames& name_of = {}, const LoadOptimizerOptions& options = {});
 
 /// Returns the argument for PyTorch's Optimizer.load_state_dict: {"state": {0: …}, "param_groups": […]}.
-/// Collective: no. Blocks: for device copies. Throws: UsageError as python_tensors.
+/// Blocks: for device copies. Throws: UsageError as python_tensors.
 files::PythonValue to_python(const OptimizerState& state);
 /// From what Optimizer.state_dict() of PyTorch gave. Python numbers parameters across groups; `names` has their names
 /// in that order. If it is empty, the optimizer must hold as many parameters in the same order.
-/// Collective: no. Blocks: on the file. Throws: DataError for a value of another form.
+/// Blocks: on the file. Throws: DataError for a value of another form.
 OptimizerState optimizer_from_python(const files::PythonValue& value, const std::vector<std::string>& names = {});
 
 /// Makes the three steps in one: names from `module`, parameters in the optimizer's order.
-/// Collective: no. Blocks: on the file. Throws: DataError; UsageError as load_optimizer_state.
+/// Blocks: on the file. Throws: DataError; UsageError as load_optimizer_state.
 OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                const files::PythonValue& value, const LoadOptimizerOptions& options = {});
 

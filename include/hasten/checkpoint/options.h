@@ -27,7 +27,7 @@ struct ProjectConfiguration {
   bool automatic_checkpoint_naming = false;
   /// Number of checkpoints that stay with automatic naming; older ones are removed once the new one is complete.
   std::optional<int64_t> total_limit = {};
-  /// Of those beyond the limit, each whose number is a multiple stays as well.
+  /// Keeps each checkpoint whose number is a multiple of this, beyond the limit.
   std::optional<int64_t> keep_every = {};
   /// The number of the next checkpoint, if no higher one is there.
   int64_t iteration = 0;
@@ -122,9 +122,9 @@ class Save {
 
   /// Returns the folder that appears when the save is complete. Empty for a save that was left out (skip_if_busy).
   const std::string& path() const noexcept;
-  /// True if it is complete or has failed. Collective: no. Blocks: no. Throws: nothing.
+  /// True if it is complete or has failed.
   bool done() const noexcept;
-  /// Collective: no. Blocks: until the folder is complete on disk. Throws: DataError with the words of the rank that
+  /// Blocks: until the folder is complete on disk. Throws: DataError with the words of the rank that
   /// failed.
   void wait() const;
 

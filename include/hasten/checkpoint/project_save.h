@@ -60,7 +60,7 @@ void register_one(Checkpoints& checkpoints, const std::string& name, T&& object)
 }  // namespace detail
 
 /// `(checkpoints, "ema", ema)`, or several objects without names, which are numbered.
-/// Collective: no. Blocks: no. Throws: UsageError for a name that is taken.
+/// Throws: UsageError for a name that is taken.
 template <class First, class... Rest>
 void register_objects(Checkpoints& checkpoints, First&& first, Rest&&... rest) {
   if constexpr (std::is_convertible_v<First, std::string>) {

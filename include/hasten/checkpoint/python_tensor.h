@@ -26,11 +26,11 @@ c10::ScalarType torch_dtype(files::Dtype dtype);
 files::TensorInfo info_of(const std::string& name, const at::Tensor& tensor);
 
 /// Tensors as a Python file writes them. They keep the tensors; device tensors are copied to the CPU.
-/// Collective: no. Blocks: for device copies. Throws: UsageError for sparse or quantised tensors.
+/// Blocks: for device copies. Throws: UsageError for sparse or quantised tensors.
 std::vector<files::PythonTensor> python_tensors(const std::vector<at::Tensor>& tensors);
 
 /// Returns a tensor of its own memory with the file's values and strides.
-/// Collective: no. Blocks: on the file. Throws: DataError for a value that is no tensor, or one whose values cannot be
+/// Blocks: on the file. Throws: DataError for a value that is no tensor, or one whose values cannot be
 /// read.
 at::Tensor tensor_of(const files::PythonValue& value);
 at::Tensor tensor_of(const files::PythonTensor& tensor);
@@ -45,7 +45,7 @@ files::PythonValue to_python(const core::Value& value);
 /// sets, bytes and big integers have no such form. Throws: DataError, naming the place.
 training::State state_of_python(const files::PythonValue& value, const std::string& name = "value");
 
-/// Reads a tensor of a source into a tensor of its own. Collective: no. Blocks: on the file. Throws: DataError.
+/// Reads a tensor of a source into a tensor of its own. Blocks: on the file. Throws: DataError.
 at::Tensor read_tensor(const files::TensorSource& source, const std::string& name);
 /// Returns all tensors of a source, in its order.
 StateDict read_state_dict(const files::TensorSource& source);

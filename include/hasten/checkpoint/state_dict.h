@@ -31,7 +31,7 @@ class StateDict {
     for (const auto& [name, tensor] : items) set(name, tensor);
   }
 
-  /// Appends a tensor, or replaces the one of that name in its place. Collective: no. Blocks: no. Throws: nothing.
+  /// Appends a tensor, or replaces the one of that name in its place.
   void set(const std::string& name, at::Tensor tensor);
   /// Returns the tensor; find returns null if there is none.
   /// Throws: UsageError, with the nearest name.

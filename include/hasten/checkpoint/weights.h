@@ -42,7 +42,7 @@ struct SaveModelOptions {
 
 /// Writes a state_dict to a folder: one file, or several and an index. Files of an earlier save that are no longer part
 /// of it are removed last. Tensors of one memory are stored once in safetensors, under the first of their names.
-/// Collective: no. Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none;
+/// Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none;
 /// DataError.
 void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options = {});
 /// The same for a module's state_dict. Collective: with parameters of which ranks have parts; each writes the folder
@@ -62,7 +62,7 @@ struct SavePretrainedOptions {
 };
 
 /// transformers' save_pretrained: model[.variant].safetensors, with an index if there are several, and config.json.
-/// Collective: no. Blocks: on the disk. Throws: as save_model.
+/// Blocks: on the disk. Throws: as save_model.
 void save_pretrained(const std::string& folder, const StateDict& state, const SavePretrainedOptions& options = {});
 
 struct SaveFileOptions {
@@ -71,7 +71,7 @@ struct SaveFileOptions {
 };
 
 /// torch.save: the file appears by rename. Python opens it with torch.load(…, weights_only=True).
-/// Collective: no. Blocks: on the disk. Throws: UsageError for a dtype or layout that the form lacks; DataError.
+/// Blocks: on the disk. Throws: UsageError for a dtype or layout that the form lacks; DataError.
 void save(const StateDict& state, const std::string& path, const SaveFileOptions& options = {});
 void save(const at::Tensor& tensor, const std::string& path, const SaveFileOptions& options = {});
 void save(const training::State& state, const std::string& path, const SaveFileOptions& options = {});
@@ -94,7 +94,7 @@ struct LoadWeightsOptions {
 };
 
 struct WeightsReport {
-  /// Of the module, not in the file; of the file, not in the module.
+  /// Names of the module that the file lacks, and of the file that the module lacks.
   std::vector<std::string> missing = {}, unexpected = {};
   /// Notes of the reader, each once.
   std::vector<std::string> remarks = {};
@@ -120,7 +120,7 @@ WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& 
                            const LoadWeightsOptions& options = {});
 WeightsReport load_weights(torch::nn::Module& module, const StateDict& state, const LoadWeightsOptions& options = {});
 
-/// Returns a StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
+/// Returns a StateDict as a source. Throws: UsageError for a dtype that files lack.
 files::TensorSourcePtr source_of(const StateDict& state, const std::string& path = "state_dict");
 
 // ---- For loads of several modules at once.
@@ -139,14 +139,13 @@ struct WeightMatch {
 };
 
 /// `names`: those of the source that count. A wanted tensor of the same memory as a matched one is not missing.
-/// Collective: no. Blocks: no. Throws: nothing.
-WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::TensorSource& source,
+WeightMatch match_weights(const std::vector<WantedTensor>& requested, const files::TensorSource& source,
                           const std::vector<std::string>& names,
                           const std::vector<std::pair<std::string, std::string>>& rename = {});
 /// Returns a sentence with all differences; "" if there are none.
-std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& wanted);
+std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& requested);
 /// Reads the tensor of a source into `target`, in its dtype, strides and device. `through_copy`: by copy_, for memory
-/// that others watch. Collective: no. Blocks: on the file. Throws: DataError.
+/// that others watch. Blocks: on the file. Throws: DataError.
 void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name,
                bool through_copy = false);
 

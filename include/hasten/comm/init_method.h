@@ -18,11 +18,11 @@ struct InitMethod {
   std::string host = {};
   int port = 0;
   std::string path = {};
-  /// Of "?rank=0&world_size=2" behind the address.
+  /// The values of "?rank=0&world_size=2" behind the address.
   std::optional<int> rank = {}, world_size = {};
 };
 
-/// Parses an address. Collective: no. Blocks: no. Throws: UsageError for another scheme, a missing port or path, or an
+/// Parses an address. Throws: UsageError for another scheme, a missing port or path, or an
 /// unknown parameter.
 InitMethod parse_init_method(const std::string& address);
 

@@ -50,14 +50,14 @@ class SharedRegion {
   int host_index() const noexcept;
 
   /// Returns a flat tensor over the writable mapping, which it keeps alive.
-  /// Collective: no. Blocks: no. Throws: InternalError for a range outside the region.
+  /// Throws: InternalError for a range outside the region.
   at::Tensor tensor(int64_t offset_bytes, int64_t numel, c10::ScalarType dtype) const;
   /// Copies `num_bytes` at `from` to the region's place `offset_bytes`. Takes pages from the system without zeroing and
-  /// without faults, at half the time of a first memcpy. Collective: no. Blocks: no. Throws: InternalError for a range
+  /// without faults, at half the time of a first memcpy. Throws: InternalError for a range
   /// outside the region, UsageError where the system has no memory (or no space) for it.
   void write(int64_t offset_bytes, const void* from, int64_t num_bytes) const;
   /// Memory for a tensor's storage over the read-only mapping, which it keeps alive.
-  /// Collective: no. Blocks: no. Throws: as tensor.
+  /// Throws: as tensor.
   at::DataPtr read_only(int64_t offset_bytes, int64_t num_bytes) const;
 
  private:
@@ -71,7 +71,7 @@ std::vector<std::vector<int>> ranks_by_host(const Group& group);
 
 /// `output` becomes the reduction of `inputs`, flat tensors of this process of one dtype and size, added up in
 /// their order. The same loops as the collectives over shared memory, so the same bits.
-/// Collective: no. Blocks: no. Throws: UsageError for a dtype that is not reduced (and the mean of integers).
+/// Throws: UsageError for a dtype that is not reduced (and the mean of integers).
 void reduce_local(const at::Tensor& output, const std::vector<at::Tensor>& inputs, ReduceOp op);
 
 }  // namespace hasten::comm

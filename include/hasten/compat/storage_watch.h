@@ -31,7 +31,7 @@ class StorageListener {
 };
 
 /// Notifies the storage's listeners that its bytes have changed without a write through it.
-/// Collective: no. Blocks: no. Throws: the exceptions of the listeners.
+/// Throws: the exceptions of the listeners.
 void notify_changed(const at::Tensor& tensor);
 
 /// Returns true if listeners are called before a write (libtorch 2.13 and later), or by check().
@@ -42,7 +42,7 @@ class StorageWatch {
  public:
   StorageWatch() = default;
   /// Watches the memory of `tensor` for the listener, which it keeps alive.
-  /// Collective: no. Blocks: no. Throws: UsageError for a tensor without storage.
+  /// Throws: UsageError for a tensor without storage.
   StorageWatch(const at::Tensor& tensor, std::shared_ptr<StorageListener> listener);
   ~StorageWatch();
   StorageWatch(StorageWatch&&) noexcept;

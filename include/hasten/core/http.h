@@ -61,7 +61,7 @@ struct Response {
   /// 200 …; 0 if there was no answer.
   int status = 0;
   std::string body = {};
-  /// Of the last answer (after redirects); names in lower case.
+  /// Headers of the last answer (after redirects); names in lower case.
   Headers headers = {};
   /// Why there was no answer; "" if there was one.
   std::string error = {};

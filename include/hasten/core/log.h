@@ -63,7 +63,6 @@ class Logger {
   void set_level(LogLevel level) const;
 
   /// Hands each line from warning on that this logger writes to `observer` as well, on the calling thread.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void on_warning(std::function<void(LogLevel level, std::string_view line)> observer);
 
   /// Sends the lines of this logger to `sink` instead of standard error, without a time stamp (tests).

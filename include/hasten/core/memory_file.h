@@ -35,14 +35,14 @@ class Mapping {
 class MemoryFile {
  public:
   /// Makes an anonymous file of exactly `num_bytes` zeros. Pages are taken from the system at their first use. `label`
-  /// shows up in /proc/PID/maps. Collective: no. Blocks: no. Throws: std::system_error, where the system refuses memory
+  /// shows up in /proc/PID/maps. Throws: std::system_error, where the system refuses memory
   /// files or the size is above a limit (ulimit -f).
   static MemoryFile create(const std::string& label, int64_t num_bytes);
   /// Returns a file at `path`, made or emptied, of exactly `num_bytes` zeros, whose space is reserved.
-  /// Collective: no. Blocks: no. Throws: DataError with the path, where it cannot be made or is too large.
+  /// Throws: DataError with the path, where it cannot be made or is too large.
   static MemoryFile create_at(const std::string& path, int64_t num_bytes);
   /// Takes over a descriptor that another process has passed on.
-  /// Collective: no. Blocks: no. Throws: std::runtime_error if its size is not `num_bytes`.
+  /// Throws: std::runtime_error if its size is not `num_bytes`.
   static MemoryFile adopt(int descriptor, int64_t num_bytes);
 
   ~MemoryFile();
@@ -51,7 +51,7 @@ class MemoryFile {
 
   int descriptor() const noexcept { return descriptor_; }
   int64_t size() const noexcept { return size_; }
-  /// Maps all of it. Collective: no. Blocks: no. Throws: std::system_error (no memory, a limit).
+  /// Maps all of it. Throws: std::system_error (no memory, a limit).
   Mapping map(Mapping::Access access) const;
 
  private:

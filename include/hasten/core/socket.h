@@ -45,11 +45,11 @@ Socket connect_to(const Endpoint& where, const std::string& from = "");
 /// errno of a connection that was being made, 0 if it is there.
 int connect_error(const Socket& socket);
 
-/// Returns true if the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
-bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience);
+/// Returns true if the socket becomes ready for poll's `events` within `timeout`, whatever signals come meanwhile.
+bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds timeout);
 
-/// Returns a connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
-std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience);
+/// Returns a connection, or handle -1 and why there is none. Blocks: at most `timeout` for each of its addresses.
+std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds timeout);
 
 /// Both ends as they are known to this machine.
 Endpoint local_end(const Socket& socket);

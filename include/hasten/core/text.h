@@ -13,7 +13,7 @@
 namespace hasten {
 
 /// Returns all parts, one after the other, as `operator<<` prints them in the classic locale (bool as true/false).
-/// Collective: no. Blocks: no. Throws: only what an operator<< throws.
+/// Throws: only what an operator<< throws.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;

@@ -57,7 +57,7 @@ class Value {
   bool is_map() const noexcept { return kind() == Kind::kMap; }
 
   /// Return the value of that kind. as_double takes an int as well, as_int a double without a fraction.
-  /// Collective: no. Blocks: no. Throws: UsageError, naming the kind found and the kind asked for.
+  /// Throws: UsageError, naming the kind found and the kind asked for.
   bool as_bool() const;
   int64_t as_int() const;
   double as_double() const;
@@ -91,7 +91,7 @@ class Value {
   /// {"$double": "nan"}, "inf" or "-inf". parse_json turns it back. Bytes that are no UTF-8 are replaced.
   std::string to_json(int indent = -1) const;
   /// Reads JSON text. Integers above 2^63 become doubles. `name` appears in messages as the source of the text.
-  /// Collective: no. Blocks: no. Throws: DataError with line and column.
+  /// Throws: DataError with line and column.
   static Value parse_json(std::string_view text, const std::string& name = "JSON text");
 
  private:

@@ -72,7 +72,7 @@ class Hosts {
   const std::unique_ptr<HostLink> link_;
   const int node_;
   const int world_size_;
-  int64_t beat_ = 0, answered_ = 0, asked_ = 0;
+  int64_t beat_ = 0, answered_ = 0, requested_ = 0;
   std::string killed_ = {};
   std::map<int, Other> others_ = {};
 };

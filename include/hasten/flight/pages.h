@@ -58,7 +58,7 @@ class PageView {
   Facts facts() const;
 
   /// Asks the rank for a profile of its next steps. Its `number` is not used.
-  void wish(const TraceWish& wanted) const;
+  void wish(const TraceWish& requested) const;
   WishAnswer wish_answer() const;
 
  private:

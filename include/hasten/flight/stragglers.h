@@ -46,7 +46,7 @@ std::string describe(const Straggler& straggler);
 /// Makes windows of a run's snapshots.
 class StragglerWatch {
  public:
-  /// A window ends when every rank has made so many steps.
+  /// A window ends when every rank has made `steps` steps.
   explicit StragglerWatch(int64_t steps = 50) : steps_(steps) {}
 
   /// Returns true if a window has ended with this snapshot. A rank that has come, gone or begun anew starts over.

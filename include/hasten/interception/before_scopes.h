@@ -28,7 +28,6 @@ class SharedInterceptor {
   SharedInterceptor& operator=(const SharedInterceptor&) = delete;
 
   /// Makes it the tensor's only interceptor, for tensors without a storage.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void mark(const at::Tensor& tensor) const;
 
  private:

@@ -16,7 +16,7 @@ class Claim {
   virtual std::string words() const = 0;
 };
 
-/// Returns the words of the tensor's first claim; "" if it has none. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the words of the tensor's first claim; "" if it has none.
 std::string claim_of(const at::Tensor& tensor);
 
 }  // namespace hasten::interception

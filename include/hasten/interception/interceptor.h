@@ -48,15 +48,13 @@ class Interceptor {
 };
 
 /// Appends to the tensor's interceptors; those of one tensor are called in this order. Value and identity of the tensor
-/// stay. Collective: no. Blocks: no. Throws: UsageError if it names an operator that is not in the table.
+/// stay. Throws: UsageError if it names an operator that is not in the table.
 void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> interceptor);
 
 /// Takes it off the tensor. Views that were made before lose it as well. Without effect if it is not there.
-/// Collective: no. Blocks: no. Throws: nothing.
 void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor);
 
 /// Returns the tensor's interceptors of one level, in their order.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::shared_ptr<Interceptor>> interceptors_of(const at::Tensor& tensor, Level level);
 
 /// Returns the first of the tensor's interceptors that is a T; null if none is.
@@ -72,7 +70,6 @@ std::shared_ptr<T> find_interceptor(const at::Tensor& tensor) {
 
 /// Returns true if an operator is called from inside another one's kernel, below autograd: whatever is computed in its
 /// place there gets no gradient.
-/// Collective: no. Blocks: no. Throws: nothing.
 bool is_below_autograd();
 
 /// While it exists, the interceptor is called for every operator of this thread, whatever tensors it takes, and for
@@ -91,7 +88,7 @@ class EveryOperatorScope {
 
 /// Calls the operator from inside intercept() of an EveryOperatorScope's interceptor. The interceptors that come after
 /// this one are asked. The scope stays in force for the operators of which a composite one is made. The caller then
-/// sees the results on the stack, and returns true. Collective: no. Blocks: as the operator does. Throws: the
+/// sees the results on the stack, and returns true. Blocks: as the operator does. Throws: the
 /// exceptions of the operator and of interceptors.
 void call_after(const c10::OperatorHandle& op, Stack& stack);
 

@@ -1,7 +1,7 @@
 // Batch: inputs and targets of a step, whatever the loader gives.
 //
 // to_batch is an overload set. It takes libtorch's Example, a pair, a tuple, a map with the targets' names, or a Batch.
-// Of a tuple all but the last are inputs, as fastai's n_inp. Own types get an overload in their own namespace.
+// All elements of a tuple but the last are inputs, as fastai's n_inp. Own types get an overload in their own namespace.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ struct Batch {
   /// Empty where nothing is to be learned from the batch.
   std::vector<at::Tensor> targets = {};
 
-  /// Rows of the first input. Collective: no. Blocks: no. Throws: nothing; 0 without inputs.
+  /// Rows of the first input. Throws: nothing; 0 without inputs.
   int64_t size() const {
     const auto& from = inputs.empty() ? targets : inputs;
     return from.empty() || from.front().dim() == 0 ? 0 : from.front().size(0);
@@ -54,7 +54,7 @@ inline Batch to_batch(const at::Tensor& input, const BatchOptions& /*options*/) 
 inline Batch to_batch(const std::pair<at::Tensor, at::Tensor>& pair, const BatchOptions& /*options*/) {
   return {{pair.first}, {pair.second}};
 }
-/// Collective: no. Blocks: no. Throws: UsageError for more inputs than tensors.
+/// Throws: UsageError for more inputs than tensors.
 inline Batch to_batch(const std::vector<at::Tensor>& tensors, const BatchOptions& options) {
   const auto size = static_cast<int64_t>(tensors.size());
   const int64_t num_inputs = options.n_inp >= 0 ? options.n_inp : (size > 1 ? size - 1 : size);
@@ -72,7 +72,7 @@ template <class... T>
 Batch to_batch(const std::tuple<T...>& tensors, const BatchOptions& options) {
   return std::apply([&](const auto&... each) { return to_batch(std::vector<at::Tensor>{each...}, options); }, tensors);
 }
-/// Collective: no. Blocks: no. Throws: UsageError for a target's name that the batch lacks.
+/// Throws: UsageError for a target's name that the batch lacks.
 inline Batch to_batch(const std::map<std::string, at::Tensor>& named, const BatchOptions& options) {
   Batch batch;
   std::vector<std::string> names;

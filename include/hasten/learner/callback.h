@@ -92,7 +92,7 @@ inline constexpr bool kOverridden = !std::is_same_v<typename class_of<decltype(p
 using EventSet = uint32_t;
 inline constexpr EventSet kAllEvents = (1U << kNumEvents) - 1;
 
-/// Returns the events that T overrides. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the events that T overrides.
 template <class T>
 constexpr EventSet overridden_events() {
   using detail::kOverridden;
@@ -132,7 +132,6 @@ struct CallbackEntry {
 };
 using Callbacks = std::vector<CallbackEntry>;
 
-/// Collective: no. Blocks: no. Throws: nothing.
 template <class T>
   requires std::is_base_of_v<Callback, T>
 CallbackEntry entry_of(std::shared_ptr<T> callback) {
@@ -149,7 +148,7 @@ CallbackEntry entry_of(T&& callback) {
 inline CallbackEntry entry_of(CallbackEntry entry) {
   return entry;
 }
-/// `{.cbs = callbacks(MixUp(0.1), SaveModel())}`. Collective: no. Blocks: no. Throws: nothing.
+/// `{.cbs = callbacks(MixUp(0.1), SaveModel())}`.
 template <class... T>
 Callbacks callbacks(T&&... each) {
   return Callbacks{entry_of(std::forward<T>(each))...};

@@ -56,7 +56,6 @@ struct DistributedTrainer : Callback {
 };
 
 /// Returns the ranks that a Learner's fits run on: those of its DistributedTrainer, else of its own Accelerator.
-/// Collective: no. Blocks: no. Throws: nothing.
 int distributed_world_size(const Learner& learn);
 
 /// fastai's setup_distrib and teardown_distrib: the process that the environment describes, and its end. Any backend,

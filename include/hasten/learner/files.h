@@ -8,7 +8,7 @@
 namespace hasten::learner {
 
 /// Loads weights, classes and options of the folder. Model, loss and data are arguments, as the program makes them.
-/// Collective: no. Blocks: on files. Throws: DataError for a folder that is none; UsageError for another model or loss.
+/// Blocks: on files. Throws: DataError for a folder that is none; UsageError for another model or loss.
 Learner load_learner(const std::filesystem::path& folder, AnyModel model, LearnerOptions options, Loaders loaders = {});
 
 }  // namespace hasten::learner

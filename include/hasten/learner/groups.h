@@ -16,14 +16,14 @@ namespace hasten::learner {
 /// Lists of a module's parameters, one list a layer group, from the input's side to the output's.
 using Splitter = std::function<std::vector<std::vector<at::Tensor>>(torch::nn::Module& module)>;
 
-/// Returns all parameters that require gradients, as one group. Collective: no. Blocks: no. Throws: nothing.
+/// Returns all parameters that require gradients, as one group.
 Splitter one_group();
 /// Returns the direct children by index: child i belongs to the last group whose first child is at most i.
 /// `child_groups({0, 2})`: children 0 and 1, then the others.
-/// Collective: no. Blocks: no. Throws: UsageError, when it splits, for a group without children.
+/// Throws: UsageError, when it splits, for a group without children.
 Splitter child_groups(std::vector<size_t> first_children);
 /// Returns all parameters of the modules below a name each: `named_groups({"body", "head"})`.
-/// Collective: no. Blocks: no. Throws: UsageError, when it splits, for an unknown name.
+/// Throws: UsageError, when it splits, for an unknown name.
 Splitter named_groups(std::vector<std::string> names);
 
 /// A group of layers.
@@ -43,7 +43,7 @@ struct GroupOptions {
 };
 
 /// Splits a module. Norm layers are BatchNorm, InstanceNorm and LayerNorm, as fastai has them.
-/// Collective: no. Blocks: no. Throws: UsageError for a parameter in no group or in two, naming it; for no parameter at
+/// Throws: UsageError for a parameter in no group or in two, naming it; for no parameter at
 /// all.
 std::vector<LayerGroup> layer_groups(torch::nn::Module& module, const Splitter& splitter, const GroupOptions& options);
 
@@ -52,11 +52,9 @@ struct OptimizerGroups {
   std::vector<torch::optim::OptimizerParamGroup> groups = {};
   std::vector<HyperGroup> places = {};
 };
-/// Collective: no. Blocks: no. Throws: nothing.
 OptimizerGroups optimizer_groups(const std::vector<LayerGroup>& groups);
 
 /// Sets requires_grad: off for groups before `first`, except norm layers that always train.
-/// Collective: no. Blocks: no. Throws: nothing.
 void freeze_groups(const std::vector<LayerGroup>& groups, size_t first);
 
 }  // namespace hasten::learner

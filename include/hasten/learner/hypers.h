@@ -37,19 +37,19 @@ class HyperValue {
   HyperValue(std::vector<double> values) : value_(std::move(values)) {}  // NOLINT: as above
   HyperValue(std::initializer_list<double> values) : value_(std::vector<double>(values)) {}
 
-  /// One value a group. Collective: no. Blocks: no. Throws: UsageError for a list of another length, naming the groups.
+  /// One value a group. Throws: UsageError for a list of another length, naming the groups.
   std::vector<double> expand(size_t num_groups, std::string_view name,
                              const std::vector<std::string>& group_names = {}) const;
-  /// Returns the same value, multiplied. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same value, multiplied.
   HyperValue times(double factor) const;
 
  private:
   std::variant<double, Slice, std::vector<double>> value_;
 };
 
-/// Returns the names that an optimizer's options have: "lr", "mom", … Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names that an optimizer's options have: "lr", "mom", …
 std::vector<std::string> hyper_names(const torch::optim::OptimizerOptions& options);
-/// Reads or writes one; false if the options lack it. Collective: no. Blocks: no. Throws: nothing.
+/// Reads or writes one; false if the options lack it.
 std::optional<double> read_hyper(const torch::optim::OptimizerOptions& options, std::string_view name);
 bool write_hyper(torch::optim::OptimizerOptions& options, std::string_view name, double value);
 
@@ -70,14 +70,14 @@ class Hypers {
   std::vector<std::string> group_names() const;
   std::vector<std::string> names() const;
   bool has(std::string_view name) const;
-  /// One value a group. Collective: no. Blocks: no. Throws: UsageError for an unknown name, with the known ones.
+  /// One value a group. Throws: UsageError for an unknown name, with the known ones.
   std::vector<double> get(std::string_view name) const;
-  /// Returns the last group's value, without a list. Collective: no. Blocks: no. Throws: as get.
+  /// Returns the last group's value, without a list. Throws: as get.
   double last(std::string_view name) const;
   /// "wd" reaches decaying parameters only.
-  /// Collective: no. Blocks: no. Throws: as get and HyperValue::expand.
+  /// Throws: as get and HyperValue::expand.
   void set(std::string_view name, const HyperValue& value);
-  /// Sets a single value: the path that schedules take each batch. Collective: no. Blocks: no. Throws: UsageError for
+  /// Sets a single value: the path that schedules take each batch. Throws: UsageError for
   /// an unknown name.
   void set(std::string_view name, size_t group, double value);
 

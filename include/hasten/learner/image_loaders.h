@@ -14,21 +14,20 @@
 
 namespace hasten::learner {
 
-/// Image files (.png, .jpg, .jpeg) below a folder, sorted. Collective: no. Blocks: on the folder. Throws: DataError.
+/// Image files (.png, .jpg, .jpeg) below a folder, sorted. Blocks: on the folder. Throws: DataError.
 std::vector<std::filesystem::path> image_files(const std::filesystem::path& folder);
 
 /// Whether each of n files belongs to the validation data.
 using ValidPart = std::function<std::vector<bool>(const std::vector<std::filesystem::path>& files)>;
-/// Returns a random part of this size; rounded down. Collective: no. Blocks: no. Throws: UsageError for a part outside
+/// Returns a random part of this size; rounded down. Throws: UsageError for a part outside
 /// [0, 1].
 ValidPart random_split(double part, uint64_t seed);
-/// Returns the files below a folder of this name ("val"). Collective: no. Blocks: no. Throws: nothing.
+/// Returns the files below a folder of this name ("val").
 ValidPart folder_split(std::string name);
 
-/// Returns the class of a file: its name up to the last '_', as in the Oxford pets. Collective: no. Blocks: no. Throws:
-/// nothing.
+/// Returns the class of a file: its name up to the last '_', as in the Oxford pets.
 std::string name_before_number(const std::filesystem::path& file);
-/// Returns the name of the folder that the file is in. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the name of the folder that the file is in.
 std::string folder_name(const std::filesystem::path& file);
 
 struct ImageLoadersOptions {
@@ -48,7 +47,7 @@ struct ImageLoadersOptions {
 
 /// Training files shuffled by (seed, epoch), validation files in their order; classes sorted by name. Their loss is
 /// cross_entropy.
-/// Collective: no. Blocks: no. Throws: UsageError for no file in the training part.
+/// Throws: UsageError for no file in the training part.
 Loaders image_loaders(const std::vector<std::filesystem::path>& files, const ImageLoadersOptions& options = {});
 
 }  // namespace hasten::learner

@@ -35,7 +35,7 @@ enum class AmpMode;
 
 class Learner {
  public:
-  /// Calls after_create. Collective: no. Blocks: no. Throws: UsageError without a model or a loss, for a splitter that
+  /// Calls after_create. Throws: UsageError without a model or a loss, for a splitter that
   /// does not give each parameter once, or for two callbacks of one name.
   Learner(Loaders loaders, AnyModel model, LearnerOptions options = {});
 
@@ -58,7 +58,7 @@ class Learner {
   LrFindResult lr_find(const LrFindOptions& options = {}) const;
 
   /// Groups before n no longer train, except norm layers; negative n counts from the end. Optimizer state is cleared.
-  /// Collective: no. Blocks: no. Throws: UsageError beyond the groups, naming them.
+  /// Throws: UsageError beyond the groups, naming them.
   void freeze_to(int64_t n) const;
   void freeze() const { freeze_to(-1); }
   void unfreeze() const { freeze_to(0); }
@@ -81,7 +81,7 @@ class Learner {
   /// NAME.safetensors, with with_opt NAME.optimizer.pt, and NAME.json. Gives the first file's name.
   /// Collective: yes in a distributed context. Blocks: yes. Throws: DataError.
   std::filesystem::path save(const std::string& name, bool with_opt = true) const;
-  /// Collective: no. Blocks: no. Throws: DataError for a missing file; UsageError, with strict, naming keys that do not
+  /// Throws: DataError for a missing file; UsageError, with strict, naming keys that do not
   /// fit.
   void load(const std::string& name, const LoadOptions& options = {}) const;
   /// Writes a folder with the weights, the options as JSON and the names of callbacks and classes. load_learner reads
@@ -92,7 +92,7 @@ class Learner {
   void save_checkpoint(const std::filesystem::path& folder) const;
 
   // ---- Callbacks.
-  /// Collective: no. Blocks: no. Throws: UsageError if the name is taken.
+  /// Throws: UsageError if the name is taken.
   template <class... T>
   const Learner& add(T&&... callbacks) const {
     (add_entry(entry_of(std::forward<T>(callbacks))), ...);
@@ -101,12 +101,12 @@ class Learner {
   void add_cbs(const Callbacks& callbacks) const {
     for (const auto& one : callbacks) add_entry(one);
   }
-  /// Collective: no. Blocks: no. Throws: UsageError if there is none of this name.
+  /// Throws: UsageError if there is none of this name.
   void remove_cb(std::string_view name) const;
   /// `fn` with these callbacks added, or removed; they are as before on every way out.
   void added_cbs(const Callbacks& callbacks, const std::function<void()>& fn) const;
   void removed_cbs(const std::vector<std::string>& names, const std::function<void()>& fn) const;
-  /// In the order of calls. Collective: no. Blocks: no. Throws: nothing.
+  /// In the order of calls.
   std::vector<std::shared_ptr<Callback>> ordered_cbs(Event event) const;
   const Callbacks& cbs() const;
   /// Returns the callback of this type; null if there is none.
@@ -117,7 +117,7 @@ class Learner {
     }
     return nullptr;
   }
-  /// Returns the loop with the callbacks of each event, as text. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the loop with the callbacks of each event, as text.
   std::string show_training_loop() const;
   /// `fn` without progress bars, or without tables.
   void no_bar(const std::function<void()>& fn) const;
@@ -127,7 +127,7 @@ class Learner {
 
   // ---- For callbacks.
   /// Ends a scope: the rest of the event's callbacks and of the scope is left out.
-  /// Collective: no, but all ranks cancel alike. Blocks: no. Throws: UsageError if the scope is not open.
+  /// Collective: no, but all ranks cancel alike. Throws: UsageError if the scope is not open.
   void cancel(Scope scope) const;
   bool is_unwinding() const;
   int64_t epoch() const;
@@ -156,7 +156,7 @@ class Learner {
   const AnyModel& model() const;
   const Loaders& loaders() const;
   /// Other data from the next pass on, such as larger images. Orders of epochs begin anew.
-  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError inside a pass over batches.
+  /// Collective: no, but all ranks call it alike. Throws: UsageError inside a pass over batches.
   void set_loaders(Loaders loaders) const;
   const Loss& loss_func() const;
   const LearnerOptions& options() const;

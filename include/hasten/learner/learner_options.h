@@ -21,7 +21,7 @@
 namespace hasten::learner {
 
 struct LearnerOptions {
-  /// Of the first output and the first target. Unset: Loaders::loss.
+  /// Loss of the first output and the first target. Unset: Loaders::loss.
   Loss loss = {};
   /// In the place of `loss`: of all outputs and all targets.
   std::function<at::Tensor(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& targets)>
@@ -94,7 +94,7 @@ struct SgdrOptions {
 struct FineTuneOptions {
   int64_t freeze_epochs = 1;
   double lr_mult = 100;
-  /// Of the unfrozen part.
+  /// pct_start of the epochs after unfreezing.
   double pct_start = 0.3;
   double div = 5.0;
   double div_final = 1e5;
@@ -128,7 +128,7 @@ struct LrFindResult {
 struct DistributedOptions {
   /// BatchNorm over all ranks, while it lasts.
   bool sync_bn = true;
-  /// Of the training data; validation shares samples in turns, each counted once.
+  /// Order of the training data; validation shares samples in turns, each counted once.
   LoaderOrder order = LoaderOrder::kTurns;
 };
 

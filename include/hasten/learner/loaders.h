@@ -151,26 +151,26 @@ std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches, std::o
 class Loader {
  public:
   Loader() = default;
-  /// The loader's dataset, sampler and options are copied. Collective: no. Blocks: no. Throws: nothing.
+  /// The loader's dataset, sampler and options are copied.
   template <class Dataset, class Sampler>
   Loader(const data::Loader<Dataset, Sampler>& loader, BatchOptions options = {})  // NOLINT: implicit
       : source_(std::make_shared<detail::LoaderSourceOf<Dataset, Sampler>>(loader, std::move(options))) {}
   Loader(std::vector<Batch> batches) : source_(detail::source_of(std::move(batches))) {}  // NOLINT: implicit
 
   explicit operator bool() const noexcept { return source_ != nullptr; }
-  /// Collective: no. Blocks: no. Throws: as Accelerator::prepare of a loader.
+  /// Throws: as Accelerator::prepare of a loader.
   std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator,
                                           LoaderOrder order = LoaderOrder::kTurns) const {
     return source_->prepare(accelerator, order);
   }
-  /// Returns the same samples in the dataset's order, none dropped. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same samples in the dataset's order, none dropped.
   Loader in_order() const {
     Loader result;
     if (source_) result.source_ = source_->in_order();
     return result;
   }
   /// Returns the same without a last batch of fewer samples, which a batch norm could not take. It stays if some rank
-  /// would have no batch. Collective: no. Blocks: no. Throws: nothing.
+  /// would have no batch.
   Loader without_short_batch() const {
     Loader result = *this;
     if (auto source = source_ ? source_->without_short_batch() : nullptr) result.source_ = std::move(source);
@@ -186,7 +186,6 @@ class Loader {
   std::shared_ptr<const detail::LoaderSource> source_;
 };
 /// Returns a loader over batches in memory, such as text_batches, in an order by (seed, epoch), the same on all ranks.
-/// Collective: no. Blocks: no. Throws: nothing.
 Loader shuffled(std::vector<Batch> batches, uint64_t seed = 0);
 
 /// Data of a Learner.
@@ -211,10 +210,10 @@ struct TensorLoadersOptions {
   uint64_t seed = 0;
 };
 /// Returns a loader over rows of tensors; shuffled by (seed, epoch) by default.
-/// Collective: no. Blocks: no. Throws: UsageError for tensors of different first sizes, and for a batch_size below 1.
+/// Throws: UsageError for tensors of different first sizes, and for a batch_size below 1.
 Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const TensorLoadersOptions& options = {});
 /// Training rows, and validation rows in their order.
-/// Collective: no. Blocks: no. Throws: as tensor_loader.
+/// Throws: as tensor_loader.
 Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::Example<>& valid,
                        const TensorLoadersOptions& options = {});
 Loaders tensor_loaders(const data::TensorDataset<2>& train, const data::TensorDataset<2>& valid,

@@ -54,7 +54,7 @@ class Loop {
   void within(Scope scope, const std::function<void()>& body);
 
   /// Marks a scope as cancelled. Inside a scope that is marked already the outer one wins.
-  /// Collective: no. Blocks: no. Throws: UsageError if the scope is not open, naming those that are.
+  /// Throws: UsageError if the scope is not open, naming those that are.
   void cancel(Scope scope);
   bool is_cancelled() const noexcept { return cancelled_.has_value(); }
   bool is_open(Scope scope) const noexcept { return (open_ >> static_cast<unsigned>(scope)) & 1U; }

@@ -45,9 +45,9 @@ class Loss {
   Loss(F function) : Loss(Function(std::move(function))) {}  // NOLINT: as above
 
   explicit operator bool() const noexcept { return parts_ != nullptr; }
-  /// Collective: no. Blocks: no. Throws: the exceptions of the formula.
+  /// Throws: the exceptions of the formula.
   at::Tensor operator()(const at::Tensor& prediction, const at::Tensor& target) const;
-  /// Collective: no. Blocks: no. Throws: UsageError for kNone of a loss made from a plain function.
+  /// Throws: UsageError for kNone of a loss made from a plain function.
   at::Tensor compute(const at::Tensor& prediction, const at::Tensor& target, Reduction reduction) const;
   at::Tensor activation(const at::Tensor& outputs) const;
   at::Tensor decodes(const at::Tensor& activated) const;
@@ -59,11 +59,11 @@ class Loss {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// Reduces values as a loss does. Collective: no. Blocks: no. Throws: nothing.
+/// Reduces values as a loss does.
 at::Tensor reduce_values(const at::Tensor& values, Reduction reduction);
 
 struct ClassLossOptions {
-  /// Of the classes.
+  /// Dimension of the classes.
   int64_t axis = -1;
   /// A weight for each class; undefined: all alike.
   at::Tensor weight = {};
@@ -77,7 +77,7 @@ Loss focal(double gamma = 2.0, const ClassLossOptions& options = {});
 Loss label_smoothing(double eps = 0.1, const ClassLossOptions& options = {});
 
 struct BinaryLossOptions {
-  /// Of the positive class, or of each element.
+  /// Weights of each element, and of the positive class.
   at::Tensor weight = {};
   at::Tensor pos_weight = {};
   /// On the probability, for decodes.

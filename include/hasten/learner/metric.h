@@ -46,16 +46,16 @@ class Metric {
 
   explicit Metric(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::string name() const { return name_.empty() ? impl_->name() : name_; }
-  /// Returns the same metric under another name in tables. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same metric under another name in tables.
   Metric named(std::string name) const;
   void reset() const { impl_->reset(); }
-  /// Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not fit.
+  /// Blocks: for the device. Throws: UsageError for shapes that do not fit.
   void accumulate(const MetricInput& input) const {
     if (!impl_->needs_targets() || input.target.defined()) impl_->accumulate(input);
   }
   /// Collective: yes. Blocks: yes. Throws: CommError.
   double value(const comm::Group& group = {}) const { return impl_->value(group); }
-  /// See Impl. Collective: no. Blocks: no. Throws: nothing.
+  /// See Impl.
   std::optional<at::Tensor> counts() const { return impl_->counts(); }
   double value_of(const at::Tensor& counts) const { return impl_->value_of(counts); }
 

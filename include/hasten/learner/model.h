@@ -56,7 +56,7 @@ Tensors outputs(std::tuple<T...> tuple) {
   return all;
 }
 
-void require_inputs(size_t given, size_t wanted);
+void require_inputs(size_t given, size_t expected);
 
 /// `call` with one argument an input.
 template <class Call, size_t... i>
@@ -72,7 +72,6 @@ class AnyModel {
   using Call = std::function<Tensors(const Tensors& inputs)>;
 
   AnyModel() = default;
-  /// Collective: no. Blocks: no. Throws: nothing.
   template <class Module>
     requires std::is_base_of_v<torch::nn::Module, Module>
   AnyModel(std::shared_ptr<Module> module) : module_(module) {  // NOLINT: implicit, so that a Learner takes any model
@@ -96,17 +95,17 @@ class AnyModel {
   AnyModel(const Holder& holder, Call call) : AnyModel(holder.ptr(), std::move(call)) {}
 
   const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
-  /// Collective: no. Blocks: no. Throws: UsageError for another number of inputs; what forward throws.
+  /// Throws: UsageError for another number of inputs; what forward throws.
   Tensors operator()(const Tensors& inputs) const { return call_(inputs); }
   /// Calls the module's own reset_state() if it has one: the hidden state of a recurrent network. (libtorch's modules
   /// have a reset() that draws new weights, so the name differs from fastai's.)
-  /// Collective: no. Blocks: no. Throws: the exceptions of reset_state().
+  /// Throws: the exceptions of reset_state().
   void reset() const {
     if (reset_) reset_();
   }
   explicit operator bool() const noexcept { return module_ != nullptr; }
   /// Returns the model over several devices of this process (parallel::data_parallel).
-  /// Collective: no. Blocks: no. Throws: UsageError for a model with a lambda, and as data_parallel.
+  /// Throws: UsageError for a model with a lambda, and as data_parallel.
   AnyModel data_parallel(const std::vector<c10::Device>& devices) const {
     if (!parallel_) {
       throw UsageError(Origin{"learner"},
@@ -142,7 +141,7 @@ class AnyModel {
 };
 
 /// fastai's reset(): resets the hidden state of a model that has one.
-/// Collective: no. Blocks: no. Throws: what reset_state throws.
+/// Throws: what reset_state throws.
 inline void reset(const AnyModel& model) {
   model.reset();
 }

@@ -27,7 +27,6 @@ class SmoothLoss {
  public:
   explicit SmoothLoss(double beta = 0.98) : beta_(beta) {}
   void reset();
-  /// Collective: no. Blocks: no. Throws: nothing.
   void update(const at::Tensor& loss);
   /// Blocks: for the device. NaN before the first update.
   double value() const;
@@ -75,7 +74,7 @@ class Recorder : public Callback {
   /// Returns the last group's rate of each training batch, and the smoothed loss behind it.
   const std::vector<double>& lrs() const noexcept { return lrs_; }
   const std::vector<double>& losses() const { return smooth_.history(); }
-  /// Of the epoch so far.
+  /// Returns the seconds of the epoch so far.
   double epoch_seconds() const;
   double smooth_loss() const { return smooth_.value(); }
   /// Training batches at the end of each epoch.

@@ -15,22 +15,22 @@ using Schedule = std::function<double(double)>;
 /// By hyper-parameter; one schedule for all layer groups, or one a group.
 using Schedules = std::map<std::string, std::vector<Schedule>>;
 
-/// start + position * (end - start). Collective: no. Blocks: no. Throws: nothing.
+/// start + position * (end - start).
 Schedule sched_lin(double start, double end);
-/// Half a cosine from start to end. Collective: no. Blocks: no. Throws: nothing.
+/// Half a cosine from start to end.
 Schedule sched_cos(double start, double end);
-/// start everywhere. Collective: no. Blocks: no. Throws: nothing.
+/// start everywhere.
 Schedule sched_no(double start, double end = 0);
-/// start * (end / start)^position. Collective: no. Blocks: no. Throws: UsageError unless both have one sign and are not
+/// start * (end / start)^position. Throws: UsageError unless both have one sign and are not
 /// 0.
 Schedule sched_exp(double start, double end);
-/// start + (end - start) * position^power. Collective: no. Blocks: no. Throws: nothing.
+/// start + (end - start) * position^power.
 Schedule sched_poly(double start, double end, double power);
 
-/// Schedule i on the next pcts[i] of the way. Collective: no. Blocks: no. Throws: UsageError if pcts do not sum to 1,
+/// Schedule i on the next pcts[i] of the way. Throws: UsageError if pcts do not sum to 1,
 /// are below 0, or are not one for each schedule.
 Schedule combine(const std::vector<double>& pcts, const std::vector<Schedule>& schedules);
-/// start to middle on the first pct, then middle to end, both as cosines. Collective: no. Blocks: no. Throws:
+/// start to middle on the first pct, then middle to end, both as cosines. Throws:
 /// UsageError for a pct outside [0, 1].
 Schedule combined_cos(double pct, double start, double middle, double end);
 

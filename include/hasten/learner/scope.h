@@ -42,7 +42,7 @@ inline constexpr size_t kNumEvents = 24;
 enum class Scope { kFit, kEpoch, kTrain, kValid, kBatch, kBackward, kStep };
 inline constexpr size_t kNumScopes = 7;
 
-/// "before_batch". Collective: no. Blocks: no. Throws: nothing.
+/// "before_batch".
 constexpr std::string_view name_of(Event event) noexcept {
   constexpr std::array<std::string_view, kNumEvents> kNames = {"after_create",
                                                                "before_fit",
@@ -71,7 +71,7 @@ constexpr std::string_view name_of(Event event) noexcept {
   return kNames[static_cast<size_t>(event)];
 }
 
-/// "fit", "epoch", "train", "valid", "batch", "backward", "step". Collective: no. Blocks: no. Throws: nothing.
+/// "fit", "epoch", "train", "valid", "batch", "backward", "step".
 constexpr std::string_view name_of(Scope scope) noexcept {
   constexpr std::array<std::string_view, kNumScopes> kNames = {"fit",   "epoch",    "train", "valid",
                                                                "batch", "backward", "step"};
@@ -82,7 +82,6 @@ constexpr std::string_view name_of(Scope scope) noexcept {
 struct ScopeEvents {
   Event before, after_cancel, after;
 };
-/// Collective: no. Blocks: no. Throws: nothing.
 constexpr ScopeEvents events_of(Scope scope) noexcept {
   constexpr std::array<ScopeEvents, kNumScopes> kEvents = {{
       {Event::kBeforeFit, Event::kAfterCancelFit, Event::kAfterFit},
@@ -97,13 +96,11 @@ constexpr ScopeEvents events_of(Scope scope) noexcept {
 }
 
 /// Returns true if a callback's phases() decide if the event reaches it: the events of a batch.
-/// Collective: no. Blocks: no. Throws: nothing.
 constexpr bool is_inner(Event event) noexcept {
   return event >= Event::kBeforeBatch && event <= Event::kAfterBatch;
 }
 
 /// Returns true for the events that end a scope: after_batch, after_fit and the like.
-/// Collective: no. Blocks: no. Throws: nothing.
 constexpr bool ends_scope(Event event) noexcept {
   for (size_t i = 0; i < kNumScopes; ++i) {
     if (events_of(static_cast<Scope>(i)).after == event) return true;

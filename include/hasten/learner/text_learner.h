@@ -17,7 +17,7 @@ namespace hasten::learner {
 struct TextLearnerOptions {
   /// `vocab` is needed: Vocab::size().
   models::AwdLstmOptions model = {};
-  /// Of the classifier.
+  /// Settings of the classifier's head.
   models::AwdHeadOptions head = {};
   /// Scores of the classifier; 0: the classes of the loaders.
   int64_t classes = 0;
@@ -26,7 +26,7 @@ struct TextLearnerOptions {
   /// Weights of the encoder: what pretrained_path takes. Empty: drawn. fastai's files are read, too: what its
   /// save_encoder wrote, and a language model's such as wt103-fwd's lstm_fwd.pth, alone or in its folder.
   std::string encoder = {};
-  /// Of `encoder`, if it is an address.
+  /// SHA-256 of `encoder`, if it is an address.
   std::string sha256 = {};
   /// The words of fastai's file, its pickled list (itos_wt103.pkl). Empty: the one .pkl of the folder `encoder`. Rows
   /// go by their words then, and words that the file lacks get the mean of its rows. Needs `words`.
@@ -40,17 +40,17 @@ struct TextLearnerOptions {
 };
 
 /// Returns a Learner that predicts the next token, with RNNCallback, RNNRegularizer and ModelResetter.
-/// Collective: no. Blocks: on the weights. Throws: UsageError for a vocabulary without words; as pretrained_path and
+/// Blocks: on the weights. Throws: UsageError for a vocabulary without words; as pretrained_path and
 /// checkpoint::load_weights.
 Learner language_model_learner(Loaders loaders, TextLearnerOptions options);
 
 /// Returns a Learner that predicts a text's class, with RNNCallback and RNNRegularizer. With an encoder's weights it is
 /// frozen but for the head, as in fastai: fine_tune, or freeze_to step by step.
-/// Collective: no. Blocks: on the weights. Throws: as above; UsageError without classes.
+/// Blocks: on the weights. Throws: as above; UsageError without classes.
 Learner text_classifier_learner(Loaders loaders, TextLearnerOptions options);
 
 /// Writes the encoder of such a Learner's model, in safetensors (fastai's save_encoder).
-/// Collective: no. Blocks: on the disk. Throws: UsageError for a model without an encoder; DataError.
+/// Blocks: on the disk. Throws: UsageError for a model without an encoder; DataError.
 void save_encoder(const Learner& learn, const std::filesystem::path& path);
 
 }  // namespace hasten::learner

@@ -14,17 +14,15 @@
 
 namespace hasten::learner {
 
-/// Words and marks, in small letters; a capital word becomes "xxmaj" and the word. Collective: no. Blocks: no. Throws:
-/// nothing.
+/// Words and marks, in small letters; a capital word becomes "xxmaj" and the word.
 std::vector<std::string> tokenize(const std::string& text);
 
 class Vocab {
  public:
   static constexpr int64_t kUnknown = 0, kPadding = 1, kStart = 2;
   /// Returns the words that occur at least `least` times, most frequent first, at most `size` of them.
-  /// Collective: no. Blocks: no. Throws: nothing.
   static Vocab of(const std::vector<std::string>& texts, int64_t least = 3, size_t size = 60'000);
-  /// With the start token in front. Collective: no. Blocks: no. Throws: nothing.
+  /// With the start token in front.
   std::vector<int64_t> numbers(const std::string& text) const;
   const std::vector<std::string>& words() const noexcept { return words_; }
   int64_t size() const noexcept { return static_cast<int64_t>(words_.size()); }
@@ -39,7 +37,7 @@ struct LanguageModelOptions {
   int64_t batch_size = 64, seq_len = 72;
 };
 /// Batches [rows, steps] with the next tokens as targets. The texts are one long stream, cut into batch_size *
-/// world_size rows. Row by row, a rank's hidden state fits the next batch. Collective: no. Blocks: no. Throws:
+/// world_size rows. Row by row, a rank's hidden state fits the next batch. Throws:
 /// UsageError for too few tokens, and for a size below 1.
 std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts,
                                           const LanguageModelOptions& options, int rank = 0, int world_size = 1);
@@ -50,7 +48,7 @@ struct TextBatchOptions {
   int64_t max_len = 400;
 };
 /// Batches of texts of similar length, longest first, padded at the front.
-/// Collective: no. Blocks: no. Throws: UsageError for texts and classes of different number, and for a size below 1.
+/// Throws: UsageError for texts and classes of different number, and for a size below 1.
 std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, const std::vector<int64_t>& classes,
                                 const TextBatchOptions& options);
 

@@ -27,21 +27,20 @@ enum class AllocatorSetting {
 /// An allocator of the CPU that hasten gives libtorch, over libtorch's own or another of these.
 class OwnAllocator : public c10::Allocator {};
 
-/// Returns true if it is libtorch's own of the CPU or one of hasten's, not the program's. Throws: nothing.
+/// Returns true if it is libtorch's own of the CPU or one of hasten's, not the program's.
 bool is_libtorchs_or_ours(const c10::Allocator* allocator) noexcept;
 
 /// Sets glibc's malloc so that it keeps freed memory, and libtorch's allocator of the CPU so that a freed
-/// block is whole again. Tensors that are there already stay as they are. `wanted`: false leaves it alone;
-/// unset: HASTEN_TUNE_ALLOCATOR, else true. Collective: no. Blocks: no. Throws: UsageError for a variable
+/// block is whole again. Tensors that are there already stay as they are. `requested`: false leaves it alone;
+/// unset: HASTEN_TUNE_ALLOCATOR, else true. Throws: UsageError for a variable
 /// that is no flag.
-AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool> wanted = {});
+AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool> requested = {});
 
 /// "freed memory stays in the process (…)", for the log.
 std::string describe(AllocatorSetting setting);
 
 /// Gives memory that is free back to the system: of the CPU under glibc's allocator only, of an accelerator's
 /// caching allocator.
-/// Collective: no. Blocks: no. Throws: nothing.
 void give_back_freed_memory() noexcept;
 
 }  // namespace hasten::memory

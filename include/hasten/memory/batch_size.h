@@ -18,7 +18,6 @@ namespace hasten::memory {
 
 /// Returns true if the exception means that memory is used up: c10::OutOfMemoryError (a GPU's), std::bad_alloc,
 /// libtorch's CPU allocator, and cuDNN where it means that.
-/// Collective: no. Blocks: no. Throws: nothing.
 bool is_out_of_memory(const std::exception_ptr& error) noexcept;
 
 /// A call with `batch_size`, after the first with `start`.

@@ -54,7 +54,7 @@ struct BertImpl : torch::nn::Module {
   /// Takes token ids [batch, tokens], a mask of the same shape, and the number of each token's text. The mask is 0 for
   /// padding; undefined means no padding. Undefined numbers are 0. Returns the hidden states [batch, tokens, hidden],
   /// and those of the first token behind the pooler [batch, hidden], undefined without a pooler.
-  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has
+  /// Throws: UsageError for ids of another shape, or more tokens than the model has
   /// positions.
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& ids, const at::Tensor& attention_mask = {},
                                             const at::Tensor& token_types = {});

@@ -27,7 +27,7 @@ offload::DispatchOptions causal_lm_load_options(const core::Value& config, const
 class CausalLm {
  public:
   /// Loads a folder: config.json and model.safetensors, its index, or pytorch_model.bin. Weights are mapped where they
-  /// lie, and streamed if options.max_memory["cpu"] is below the model. Collective: no. Blocks: on the headers. Throws:
+  /// lie, and streamed if options.max_memory["cpu"] is below the model. Blocks: on the headers. Throws:
   /// UsageError for another model type; DataError for weights that do not fit.
   static CausalLm from_folder(const std::string& folder,
                               const offload::DispatchOptions& options = {.device_map = "auto"});

@@ -22,7 +22,7 @@ class CausalLmModule : public torch::nn::Module {
   /// Returns logits [batch, tokens, vocabulary] for token ids [batch, tokens]. `attention_mask` [batch, all tokens so
   /// far]: 0 for padding; undefined: none is padding. Padding may be at the left: positions count real tokens. With a
   /// cache, `ids` are the tokens that come after those in it.
-  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has
+  /// Throws: UsageError for ids of another shape, or more tokens than the model has
   /// positions.
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache) = 0;
   at::Tensor operator()(const at::Tensor& ids, const at::Tensor& attention_mask = {}, KvCache* cache = nullptr) {

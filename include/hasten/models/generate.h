@@ -29,7 +29,7 @@ struct GenerateOptions {
 };
 
 /// Returns ids [batch, tokens + new tokens]: the prompt, and what the model adds. It computes each token once
-/// (KvCache). Collective: no. Blocks: no. Throws: UsageError for options out of range, an empty prompt, or more tokens
+/// (KvCache). Throws: UsageError for options out of range, an empty prompt, or more tokens
 /// than positions.
 at::Tensor generate(const CausalLm& model, const at::Tensor& ids, const GenerateOptions& options = {});
 at::Tensor generate(CausalLmModule& model, const at::Tensor& ids, const GenerateOptions& options = {});

@@ -15,7 +15,7 @@ class KvCache {
   explicit KvCache(int64_t num_layers, int64_t max_tokens = 1 << 20);
 
   /// Appends keys and values [batch, heads, tokens, head_dim] of a layer, and returns all of that layer so far.
-  /// Collective: no. Blocks: no. Throws: UsageError beyond max_tokens, or for another batch, dtype or number of heads.
+  /// Throws: UsageError beyond max_tokens, or for another batch, dtype or number of heads.
   std::pair<at::Tensor, at::Tensor> append(int64_t layer, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the tokens that every layer holds.

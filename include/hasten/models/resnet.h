@@ -39,7 +39,7 @@ struct ResNetOptions {
   /// fastai's head: maximum and average pooling side by side, norms, dropout, two linears without bias. false: average
   /// pooling and one linear, "fc".
   bool vision_head = true;
-  /// Of the head's second dropout; the first has half of it (fastai's ps).
+  /// Probability of the head's second dropout; the first has half of it (fastai's ps).
   double dropout = 0.5;
   /// Features between the head's two linears (fastai's lin_ftrs).
   int64_t head_features = 512;

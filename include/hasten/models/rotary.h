@@ -17,7 +17,7 @@ struct RotaryConfig {
 
 /// Returns the inverse frequencies [head_dim / 2], float32. For llama3, w = 2 pi / inv: w > old / low gives inv /
 /// factor, w < old / high keeps inv. Between them both are blended.
-/// Collective: no. Blocks: no. Throws: UsageError for another type, with those there are.
+/// Throws: UsageError for another type, with those there are.
 at::Tensor rotary_inverse_frequencies(const RotaryConfig& config, int64_t head_dim);
 
 /// Cosines and sines [batch, 1, tokens, head_dim] of positions [batch, tokens].

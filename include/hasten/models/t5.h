@@ -76,7 +76,7 @@ struct T5Impl : torch::nn::Module {
   explicit T5Impl(const T5Config& config);
   /// Returns logits [batch, decoder tokens, vocabulary]. Takes ids [batch, tokens] of the encoder, and a mask of the
   /// same shape: 0 for padding, undefined for none. Ids [batch, decoder tokens] of the decoder attend to those before.
-  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape.
+  /// Throws: UsageError for ids of another shape.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& attention_mask, const at::Tensor& decoder_ids);
   const T5Config& config() const noexcept { return config_; }
 

@@ -39,12 +39,12 @@ struct ApexAdamOptions : torch::optim::OptimizerCloneableOptions<ApexAdamOptions
 /// Apex's FusedAdam.
 class ApexAdam : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for options out of range.
+  /// Throws: UsageError for options out of range.
   explicit ApexAdam(const std::vector<torch::optim::OptimizerParamGroup>& groups, ApexAdamOptions defaults = {});
   explicit ApexAdam(std::vector<at::Tensor> parameters, ApexAdamOptions defaults = {})
       : ApexAdam({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
+  /// Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

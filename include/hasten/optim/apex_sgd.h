@@ -35,12 +35,12 @@ struct ApexSgdOptions : torch::optim::OptimizerCloneableOptions<ApexSgdOptions> 
 /// Apex's FusedSGD. The momentum is the gradient in a parameter's first step.
 class ApexSgd : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for options out of range.
+  /// Throws: UsageError for options out of range.
   explicit ApexSgd(const std::vector<torch::optim::OptimizerParamGroup>& groups, ApexSgdOptions defaults = {});
   explicit ApexSgd(std::vector<at::Tensor> parameters, ApexSgdOptions defaults = {})
       : ApexSgd({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
+  /// Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -73,11 +73,11 @@ struct Numbers;
 /// One of the rules, over the tensors of its groups.
 class Optimizer : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a negative lr, eps or wd, or a lookahead out of range.
+  /// Throws: UsageError for a negative lr, eps or wd, or a lookahead out of range.
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults, const Fixed& fixed);
 
   /// Parameters without a gradient keep their values and state.
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
+  /// Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -143,7 +143,7 @@ struct LookaheadOptions {
   double alpha = 0.5;
 };
 /// Returns one of the above with slow weights, which start at the weights before the first step.
-/// Collective: no. Blocks: no. Throws: UsageError for an `inner` that is none of the above, when it makes one.
+/// Throws: UsageError for an `inner` that is none of the above, when it makes one.
 Factory lookahead(const Factory& inner, const LookaheadOptions& options = {});
 
 struct RangerOptions {

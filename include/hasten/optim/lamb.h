@@ -41,12 +41,12 @@ struct LambOptions : torch::optim::OptimizerCloneableOptions<LambOptions> {
 /// Apex's FusedLAMB.
 class Lamb : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for options out of range.
+  /// Throws: UsageError for options out of range.
   explicit Lamb(const std::vector<torch::optim::OptimizerParamGroup>& groups, LambOptions defaults = {});
   explicit Lamb(std::vector<at::Tensor> parameters, LambOptions defaults = {})
       : Lamb({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
+  /// Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -19,11 +19,11 @@ struct LarcOptions {
 /// optimizer is borrowed and keeps the state; save and load go to it.
 class Larc : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for options out of range.
+  /// Throws: UsageError for options out of range.
   explicit Larc(torch::optim::Optimizer& optimizer, const LarcOptions& options = {});
 
   /// Changes gradients in place, then steps the wrapped optimizer.
-  /// Collective: no. Blocks: no. Throws: UsageError for an optimizer whose options have no known weight decay; its
+  /// Throws: UsageError for an optimizer whose options have no known weight decay; its
   /// exceptions and those of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override { optimizer_->save(archive); }

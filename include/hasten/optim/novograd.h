@@ -42,12 +42,12 @@ struct NovoGradOptions : torch::optim::OptimizerCloneableOptions<NovoGradOptions
 /// Apex's FusedNovoGrad.
 class NovoGrad : public torch::optim::Optimizer {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for options out of range.
+  /// Throws: UsageError for options out of range.
   explicit NovoGrad(const std::vector<torch::optim::OptimizerParamGroup>& groups, NovoGradOptions defaults = {});
   explicit NovoGrad(std::vector<at::Tensor> parameters, NovoGradOptions defaults = {})
       : NovoGrad({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
+  /// Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -28,8 +28,8 @@ class PerGroup {
 
   bool empty() const noexcept { return values_.empty(); }
 
-  /// Returns a value for each of so many groups; `scheduler` and `option` name it in the error.
-  /// Collective: no. Blocks: no. Throws: UsageError if a list has another length, or nothing was given.
+  /// Returns one value a group; `scheduler` and `option` name it in the error.
+  /// Throws: UsageError if a list has another length, or nothing was given.
   std::vector<T> expand(size_t num_groups, std::string_view scheduler, std::string_view option) const {
     if (values_.size() == 1) return std::vector<T>(num_groups, values_[0]);
     if (values_.size() != num_groups) {

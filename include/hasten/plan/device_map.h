@@ -65,7 +65,7 @@ struct InferredMap {
 };
 
 /// Returns a device for every parameter and buffer. "disk" takes what no limit has room for.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype.
+/// Throws: UsageError for an unknown dtype.
 InferredMap infer_auto_device_map(const ModuleTree& tree, const MemoryLimits& limits, const InferOptions& options = {});
 
 /// Merges two or more entries below one prefix that all have one device, from the root down.
@@ -80,7 +80,7 @@ struct DeviceMapCheck {
 DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map);
 
 /// Throws if a tensor has no device; returns a warning for keys that name neither a module nor a tensor, "" without
-/// any. Collective: no. Blocks: no. Throws: UsageError listing all tensors without a device.
+/// any. Throws: UsageError listing all tensors without a device.
 std::string check_device_map(const ModuleTree& tree, const DeviceMap& map);
 
 /// A tensor whose names a device map puts on several devices: it needs memory on each of them.
@@ -92,7 +92,7 @@ struct TieAcrossDevices {
 };
 
 /// Returns the ties that Accelerate's check_tied_parameters_on_same_device warns of. They are legal here.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype.
+/// Throws: UsageError for an unknown dtype.
 std::vector<TieAcrossDevices> ties_across_devices(const ModuleTree& tree, const DeviceMap& map);
 
 }  // namespace hasten::plan

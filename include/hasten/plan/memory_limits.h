@@ -41,13 +41,13 @@ class MemoryLimits {
 };
 
 /// Returns the limits of `max_memory` in filling order.
-/// Collective: no. Blocks: no. Throws: UsageError naming a device that is not known, or a size that is no size.
+/// Throws: UsageError naming a device that is not known, or a size that is no size.
 MemoryLimits memory_limits(const MaxMemory& max_memory);
 
 /// Returns the bytes that this process may still take: the smaller of MemAvailable and the control groups' limits, less
 /// their use without inactive file pages. Version 1 or 2 and every level count. `proc` and `cgroup` replace /proc and
 /// /sys/fs/cgroup in tests.
-/// Collective: no. Blocks: no. Throws: DataError if /proc/meminfo cannot be read.
+/// Throws: DataError if /proc/meminfo cannot be read.
 int64_t available_memory_bytes(const std::filesystem::path& proc = "/proc",
                                const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
@@ -63,7 +63,7 @@ struct BalanceOptions {
 };
 
 /// Returns limits that spread the model evenly over the accelerators (Accelerate's get_balanced_memory).
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype.
+/// Throws: UsageError for an unknown dtype.
 MemoryLimits balanced_memory(const ModuleTree& tree, MemoryLimits limits, const BalanceOptions& options = {});
 
 }  // namespace hasten::plan

@@ -33,7 +33,7 @@ struct SizeOptions {
 };
 
 /// Returns the bytes below every prefix. Distinct tensors count once, under their first name.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype.
+/// Throws: UsageError for an unknown dtype.
 ModuleSizes compute_module_sizes(const ModuleTree& tree, const SizeOptions& options = {});
 /// Returns the bytes of all buffers.
 double compute_module_total_buffer_size(const ModuleTree& tree, SizeOptions options = {});

@@ -46,7 +46,7 @@ struct ModuleTree {
 
   /// Reads {"class", "params": [{"name", "shape", "dtype"[, "tie"][, "persistent"]}], "buffers", "children": [[name,
   /// tree]]}. A child {"same_as": "a.b"} is the module object a.b. Equal "tie" numbers mark one tensor object.
-  /// Collective: no. Blocks: no. Throws: DataError naming the key that is missing or of another kind.
+  /// Throws: DataError naming the key that is missing or of another kind.
   static ModuleTree from_json(const core::Value& value);
   /// Builds the tree that dotted tensor names describe. Every part before the last is a module of unknown class. A
   /// module whose own name is a number, as the layers of a list, has the class "block".
@@ -67,7 +67,6 @@ struct ModuleTree {
 std::string short_class_name(std::string_view name);
 
 /// Returns groups of parameter names that share one tensor, each sorted, in sorted order.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::vector<std::string>> find_tied_parameters(const ModuleTree& tree);
 
 }  // namespace hasten::plan

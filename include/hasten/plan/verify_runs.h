@@ -16,7 +16,7 @@ struct VerifyRunsOptions {
   std::optional<double> tolerance = {};
 };
 
-/// `one` is the run that is taken for right. Collective: no. Blocks: no. Throws: nothing.
+/// `one` is the run that is taken for right.
 VerifyVerdict compare_runs(const VerifyRun& one, const VerifyRun& many, const VerifyRunsOptions& options = {});
 
 /// Returns one or two lines, ended: what `hasten verify` prints.

@@ -88,7 +88,7 @@ class DummyScheduler {
 
 /// Returns the optimizer of a configuration's section: Adam (AdamW, unless adam_w_mode is false), AdamW, Adagrad, SGD,
 /// RMSprop.
-/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for another type or an unknown parameter, and for
+/// Throws: UsageError with did-you-mean for another type or an unknown parameter, and for
 /// classes that are refused, with the reason.
 std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const core::Value& params,
                                                                   const DummyOptim& dummy);
@@ -96,7 +96,7 @@ std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::str
 /// Returns the model's width for "auto" sizes: its member hidden_size(), else the smaller side of its widest matrix.
 int64_t widest_side(const torch::nn::Module& module);
 
-/// Records the values of an object of prepare's for "auto". Collective: no. Blocks: no. Throws: nothing.
+/// Records the values of an object of prepare's for "auto".
 template <class T>
 void note_for_auto(plan::AutoInputs& known, const T& object) {
   using Object = std::remove_cvref_t<T>;

@@ -18,11 +18,11 @@ namespace hasten {
 
 /// Returns the plugin that the program (AcceleratorOptions::megatron_lm) or the launcher (ACCELERATE_USE_MEGATRON_LM)
 /// gives, its other_megatron_args among the fields; nothing without either.
-/// Collective: no. Blocks: no. Throws: as plan::MegatronPlugin; UsageError for an argument that is no field's.
+/// Throws: as plan::MegatronPlugin; UsageError for an argument that is no field's.
 std::optional<plan::MegatronPlugin> read_megatron(const AcceleratorOptions& options, const Environment& environment);
 
 /// Sets the options that the plugin asks for. Without a plugin nothing changes.
-/// Collective: no. Blocks: no. Throws: as read_megatron; UsageError with all fields that are not there, or for a
+/// Throws: as read_megatron; UsageError with all fields that are not there, or for a
 /// program or launcher that lays the ranks out itself.
 void apply_megatron(AcceleratorOptions& options, const Environment& environment);
 
@@ -34,7 +34,7 @@ std::vector<std::string> megatron_notes(const plan::MegatronPlugin& plugin);
 class MegatronScheduler final : public optim::Scheduler {
  public:
   /// `total_num_steps` and `warmup_num_steps` count where the plugin leaves train_iters and lr_warmup_iters unset.
-  /// Collective: no. Blocks: no. Throws: as plan::MegatronSchedule; UsageError for weight decay of an optimizer other
+  /// Throws: as plan::MegatronSchedule; UsageError for weight decay of an optimizer other
   /// than Adam, AdamW and SGD.
   MegatronScheduler(torch::optim::Optimizer& optimizer, const plan::MegatronPlugin& plugin, int64_t total_num_steps,
                     int64_t warmup_num_steps);

@@ -34,7 +34,7 @@ class ClipPolicy;
 class Plugins : public std::enable_shared_from_this<Plugins> {
  public:
   /// Changes `options` to what the plugins in it, or the launcher's variables, request.
-  /// Collective: no. Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each
+  /// Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each
   /// other or the program, or that this version lacks; DataError for a file that cannot be read.
   Plugins(AcceleratorOptions& options, const Environment& environment, int world_size);
 
@@ -78,7 +78,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   /// Throws: UsageError with the first difference and both values; CommError.
   void require_alike(const process::Process& process);
 
-  /// Prints the lines that a configuration requests every so many steps, on the main process.
+  /// Prints the lines that a configuration requests every few steps, on the main process.
   void report_steps(training::GradientState& gradients, const process::Process& process);
   /// Logs each step to the trackers that a configuration's monitors name, on the main process.
   void monitor_steps(training::GradientState& gradients, const tracking::Trackers& trackers,
@@ -118,7 +118,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   bool rank0_only_ = false;
   /// The settings before "auto" is filled; empty once they have been compared.
   std::vector<std::string> facts_;
-  /// Of the configuration's monitors: the name of the run's project, and the options of trackers.
+  /// The project's name and the trackers' options, from the configuration's monitors.
   std::string monitor_project_ = {};
   core::Value monitor_kwargs_ = core::Value::map();
 };

@@ -68,9 +68,8 @@ class AmpOptimizerHandle {
  public:
   AmpOptimizerHandle(torch::optim::Optimizer& optimizer, bool with_masters, bool enabled);
   /// Makes the step; does nothing once after an overflow. With masters, the model gets them rounded.
-  /// Collective: no. Blocks: no. Throws: UsageError if the gradients are still scaled (delay_unscale).
+  /// Throws: UsageError if the gradients are still scaled (delay_unscale).
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const;
-  /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = true) const;
   /// Returns true if the last step was a no-op.
   bool step_was_skipped() const noexcept;
@@ -166,12 +165,12 @@ struct is_amp_optimizer<AmpOptimizer<O>> : std::true_type {};
 
 class Amp {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for overrides that the level does not take, limits out of range.
+  /// Throws: UsageError for overrides that the level does not take, limits out of range.
   explicit Amp(const AmpOptions& options = {});
 
   /// Handles for a module (a TORCH_MODULE holder or shared_ptr, which is shared) and its optimizer, which must outlive
   /// its handle. O2 and O3 convert the module in place. Any number of calls, before or after Accelerator::prepare.
-  /// Collective: no. Blocks: no. Throws: UsageError for a parameter that is not float32, by name.
+  /// Throws: UsageError for a parameter that is not float32, by name.
   template <class M, std::derived_from<torch::optim::Optimizer> O>
   std::pair<AmpModel<M>, AmpOptimizer<O>> initialize(M module, O& optimizer) {
     auto model = initialize(module);
@@ -227,7 +226,7 @@ class Amp {
     return wrapped(std::move(function), CastPolicy::kWidest);
   }
   /// The same for an operator ("aten::gelu"), for this Amp's life, on CPU and CUDA.
-  /// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown operator.
+  /// Throws: UsageError with "did you mean" for an unknown operator.
   void register_half_function(const std::string& op) { register_function(op, CastPolicy::kLow); }
   void register_float_function(const std::string& op) { register_function(op, CastPolicy::kFloat32); }
   void register_promote_function(const std::string& op) { register_function(op, CastPolicy::kWidest); }
@@ -236,10 +235,9 @@ class Amp {
   const AmpOptions& options() const noexcept { return options_; }
   double loss_scale(int64_t loss_id = 0) const;
 
-  /// Collective: no. Blocks: no. Throws: nothing.
   AmpState state() const;
   /// Another number of scalers is logged, and the first ones are loaded.
-  /// Collective: no. Blocks: no. Throws: UsageError for other keys than loss_scalerN, or scales that are not finite or
+  /// Throws: UsageError for other keys than loss_scalerN, or scales that are not finite or
   /// not above 0; nothing has changed then.
   void load_state(const AmpState& state) const;
 

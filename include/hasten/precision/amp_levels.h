@@ -14,9 +14,8 @@ namespace hasten::precision {
 /// kO3: all of it in half precision.
 enum class AmpLevel { kO0, kO1, kO2, kO3 };
 
-/// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for other texts than O0, O1, O2, O3.
+/// Throws: UsageError with "did you mean" for other texts than O0, O1, O2, O3.
 AmpLevel parse_amp_level(const std::string& text);
-/// Collective: no. Blocks: no. Throws: nothing.
 const char* name_of(AmpLevel level) noexcept;
 
 /// "dynamic", or a fixed number; Apex takes the number's text, too.
@@ -57,7 +56,7 @@ struct AmpProperties {
 };
 
 /// Returns the table of levels, then the overrides. `dtype` kBFloat16 gives levels in bfloat16, whose loss scale is 1.
-/// Collective: no. Blocks: no. Throws: UsageError for an override that the level does not take.
+/// Throws: UsageError for an override that the level does not take.
 AmpProperties resolve(AmpLevel level, const AmpOverrides& overrides = {},
                       c10::ScalarType dtype = c10::ScalarType::Half);
 

@@ -36,23 +36,19 @@ struct AutocastState {
 /// Move-only; the last scope opened must be the first closed, in the same thread.
 class [[nodiscard]] Autocast {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a device other than CPU and CUDA, or another dtype.
+  /// Throws: UsageError for a device other than CPU and CUDA, or another dtype.
   explicit Autocast(c10::DeviceType device, const AutocastOptions& options = {});
   /// The switches of captured(), whatever this thread's are.
-  /// Collective: no. Blocks: no. Throws: nothing.
   explicit Autocast(const AutocastState& state);
   Autocast(Autocast&& other) noexcept;
   Autocast& operator=(Autocast&&) = delete;
   ~Autocast();
 
   /// Returns this thread's switches.
-  /// Collective: no. Blocks: no. Throws: nothing.
   static AutocastState captured();
   /// Returns true if a scope is open for the device.
-  /// Collective: no. Blocks: no. Throws: nothing.
   static bool is_enabled(c10::DeviceType device);
   /// Returns a scope with autocast off on all devices; backward and optimizer steps run in one.
-  /// Collective: no. Blocks: no. Throws: nothing.
   static Autocast off();
 
  private:

@@ -20,7 +20,6 @@ struct ConvertOptions {
 
 /// Converts the module's floating-point parameters and buffers in place. Parameters keep their identity, so optimizers
 /// may be made before or after. Apex's convert_network and convert_module.
-/// Collective: no. Blocks: no. Throws: nothing.
 void convert(torch::nn::Module& module, at::ScalarType dtype, const ConvertOptions& options = {});
 
 /// How the floating-point buffers of a model are cast.
@@ -35,16 +34,14 @@ struct BufferCasts {
 
 /// Casts the module's buffers in place; they keep their identity. FSDP's buffer_dtype, DeepSpeed's data_types. Returns
 /// the number of buffers that have changed.
-/// Collective: no. Blocks: no. Throws: UsageError for text that is no pattern.
+/// Throws: UsageError for text that is no pattern.
 int64_t cast_buffers(torch::nn::Module& module, const BufferCasts& casts);
 
 /// Float32 batch norms inside a converted model (Apex's BN_convert_float).
-/// Collective: no. Blocks: no. Throws: nothing.
 void batch_norms_to_float(torch::nn::Module& module);
 
 /// convert to float16 with float32 batch norms (Apex's network_to_half, without the wrapper that casts inputs: use
 /// Fp16Model for that).
-/// Collective: no. Blocks: no. Throws: nothing.
 void network_to_half(torch::nn::Module& module);
 
 /// A float16 model whose inputs are cast (Apex's FP16Model, tofp16). `model(x)` calls forward.
@@ -78,13 +75,11 @@ struct ParameterLists {
 
 /// Returns the model's trainable parameters and float32 masters of them (Apex's prep_param_lists). With `flat_master`,
 /// one tensor holds all masters, one after the other.
-/// Collective: no. Blocks: no. Throws: UsageError for flat_master if the parameters' dtypes differ.
+/// Throws: UsageError for flat_master if the parameters' dtypes differ.
 ParameterLists prep_param_lists(const torch::nn::Module& module, bool flat_master = false);
 /// Copies gradients to the masters, which get theirs at the first call.
-/// Collective: no. Blocks: no. Throws: nothing.
 void model_grads_to_master_grads(const ParameterLists& lists);
 /// Copies masters to the model, rounded.
-/// Collective: no. Blocks: no. Throws: nothing.
 void master_params_to_model_params(const ParameterLists& lists);
 
 }  // namespace hasten::precision

@@ -25,20 +25,17 @@ struct DeviceFacts {
 };
 
 /// Returns the CPU's facts from the text of /proc/cpuinfo; the flags of its first processor.
-/// Collective: no. Blocks: no. Throws: nothing.
 DeviceFacts parse_cpuinfo(const std::string& text);
 
 /// Returns the facts of a device of this process.
-/// Collective: no. Blocks: no. Throws: nothing; what cannot be found out stays false or 0.
+/// Throws: nothing; what cannot be found out stays false or 0.
 DeviceFacts device_facts(c10::Device device);
 
 /// Returns a sentence if the precision is slower than float32 on this device, with the measured factor. Nothing if it
 /// is not. `has_convolutions`: whether the model has any, whose factors differ.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::optional<std::string> speed_note(const DeviceFacts& facts, Precision precision, bool has_convolutions);
 
 /// "CPU with AVX512 bf16 and fp16, without AMX"; "CUDA capability 9.0".
-/// Collective: no. Blocks: no. Throws: nothing.
 std::string describe(const DeviceFacts& facts);
 
 }  // namespace hasten::precision

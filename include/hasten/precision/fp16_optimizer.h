@@ -39,27 +39,25 @@ struct Fp16OptimizerState {
 class Fp16Optimizer {
  public:
   /// The optimizer must outlive it, and steps masters from here on.
-  /// Collective: no. Blocks: no. Throws: UsageError for scales or windows out of range.
+  /// Throws: UsageError for scales or windows out of range.
   explicit Fp16Optimizer(torch::optim::Optimizer& optimizer, const Fp16OptimizerOptions& options = {});
 
   /// Backward of loss times scale; then update_master_grads, unless it is left to the caller (several losses).
   /// Collective: as backward of the loss. Blocks: as that. Throws: what backward throws.
   void backward(const at::Tensor& loss, bool update_master_grads = true, bool retain_graph = false);
   /// Checks for overflow (dynamic scales), then copies gradients to the masters and divides them by the scale.
-  /// Collective: no. Blocks: until gradients are there. Throws: nothing.
+  /// Blocks: until gradients are there.
   void update_master_grads();
   /// Clips the masters' gradients to a norm; returns the norm before, or -1 after an overflow.
-  /// Collective: no. Blocks: until gradients are there. Throws: nothing.
+  /// Blocks: until gradients are there.
   double clip_master_grads(double max_norm, double norm_type = 2.0);
   /// Returns the masters' gradients, one list a parameter group; nothing after an overflow.
-  /// Collective: no. Blocks: no. Throws: nothing.
   std::vector<std::vector<at::Tensor>> inspect_master_grad_data() const;
 
   /// Steps the masters and rounds them into the model. After an overflow only the scale moves. With a closure, which
   /// calls zero_grad and backward of this object, it is repeated while it overflows.
-  /// Collective: no. Blocks: no. Throws: the exceptions of the optimizer and the closure.
+  /// Throws: the exceptions of the optimizer and the closure.
   at::Tensor step(const std::function<at::Tensor()>& closure = nullptr);
-  /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = false) { masters_.zero_grad(set_to_none); }
 
   double loss_scale() const noexcept { return state_.scale; }
@@ -68,9 +66,8 @@ class Fp16Optimizer {
   const MasterWeights& masters() const noexcept { return masters_; }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
-  /// Collective: no. Blocks: no. Throws: nothing.
   Fp16OptimizerState state() const;
-  /// Collective: no. Blocks: no. Throws: UsageError for another number or other sizes of masters; nothing has changed
+  /// Throws: UsageError for another number or other sizes of masters; nothing has changed
   /// then.
   void load_state(const Fp16OptimizerState& state);
 

@@ -71,7 +71,7 @@ struct Fp8Options {
 
 /// Returns the options with the values of Accelerate's ACCELERATE_FP8_… variables. Options that are set in the program
 /// and differ from their defaults win.
-/// Collective: no. Blocks: no. Throws: UsageError for the back end msamp, mxfp8 block scaling, and values out of range.
+/// Throws: UsageError for the back end msamp, mxfp8 block scaling, and values out of range.
 Fp8Options read_fp8_options(Fp8Options options, const Environment& environment);
 
 /// A matrix in 8 bits, and its scale: [] for one of the whole tensor, [rows, 1] or [1, columns].
@@ -81,13 +81,10 @@ struct Quantized {
 };
 
 /// Quantises with one dynamic scale. Values are cut to the format's range, so infinities become its largest.
-/// Collective: no. Blocks: no. Throws: nothing.
 Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format, bool power_of_two = false);
 /// Quantises with a scale a row (`dim` 1: the amax runs over columns) or a column (`dim` 0).
-/// Collective: no. Blocks: no. Throws: nothing.
 Quantized quantize_rowwise(const at::Tensor& matrix, int64_t dim, Fp8Format format, bool power_of_two);
 /// a [m, k] times b [k, n], in `dtype`.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor scaled_mm(const Quantized& a, const Quantized& b, at::ScalarType dtype, bool fast_accumulation);
 
 /// The three tensors of a layer whose scales are delayed: input, weight, gradient.
@@ -102,17 +99,17 @@ struct DelayedScales {
 };
 
 /// Joins what devices have seen into the largest magnitudes of the layers, with one wait for all.
-/// Collective: no. Blocks: for the device, if there is one. Throws: nothing.
+/// Blocks: for the device, if there is one.
 void collect_amax(const std::vector<DelayedScales*>& scales);
 
 /// x [..., k] times weight [n, k] transposed, in x's dtype; differentiable in both. `scales` is needed for kDelayed,
-/// must outlive the backward, and gets the amax. Collective: no. Blocks: no. Throws: UsageError for kDelayed without
+/// must outlive the backward, and gets the amax. Throws: UsageError for kDelayed without
 /// scales.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options,
                       DelayedScales* scales = nullptr);
 
 /// Returns the names of the linear layers that take part, in module order.
-/// Collective: no. Blocks: no. Throws: the exceptions of the filter.
+/// Throws: the exceptions of the filter.
 std::vector<std::string> fp8_layers(const torch::nn::Module& module, const Fp8Options& options);
 
 }  // namespace hasten::precision

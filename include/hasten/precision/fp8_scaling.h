@@ -16,12 +16,10 @@ enum class Fp8Formats : uint8_t { kHybrid, kE4M3, kE5M2 };
 enum class AmaxAlgorithm : uint8_t { kMax, kMostRecent };
 
 /// Returns the largest finite value of a format.
-/// Collective: no. Blocks: no. Throws: nothing.
 double largest(Fp8Format format) noexcept;
 
 /// The scale for values whose largest magnitude is `amax`: largest / max(amax, 1e-12), rounded to float32, and with
 /// `power_of_two` down to a power of two.
-/// Collective: no. Blocks: no. Throws: nothing.
 float dynamic_scale(double amax, Fp8Format format, bool power_of_two = false) noexcept;
 
 struct DelayedScalingOptions {
@@ -41,7 +39,6 @@ struct DelayedScale {
 
 /// The state after a window whose largest magnitude was `amax`: the next scale, and the history moved on. An amax that
 /// is 0 or not finite leaves the scale.
-/// Collective: no. Blocks: no. Throws: nothing.
 DelayedScale delayed_scale(DelayedScale state, float amax, const DelayedScalingOptions& options);
 
 }  // namespace hasten::precision

@@ -36,7 +36,7 @@ struct GradScalerOptions {
   LossScaleKind rule = LossScaleKind::kTorch;
   int64_t hysteresis = 1;
   bool consecutive_hysteresis = false;
-  /// Accelerator: so many skipped steps in a row end the run with an error; 0: never.
+  /// Number of skipped steps in a row after which an Accelerator ends the run with an error; 0: never.
   int64_t give_up_after = 100;
   /// unscale_ takes float16 gradients. For optimizers over float32 masters only.
   bool allow_fp16_gradients = false;
@@ -56,11 +56,10 @@ struct GradScalerState {
 /// A value handle; copies are the same scaler. Optimizers are known by address until update().
 class GradScaler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for factors, interval or scales out of range.
+  /// Throws: UsageError for factors, interval or scales out of range.
   explicit GradScaler(const GradScalerOptions& options = {});
 
   /// Returns the loss (or outputs) times the scale. Its dtype is kept.
-  /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale(const at::Tensor& outputs) const;
   /// The same for every tensor of a structure (comm/nested.h).
   template <class T>
@@ -70,46 +69,45 @@ class GradScaler {
   }
 
   /// Divides the gradients of the optimizer's parameters by the scale in place, and notes whether any is not finite.
-  /// Collective: no. Blocks: no. Throws: UsageError before any scale(), for gradients that were never scaled; for a
+  /// Throws: UsageError before any scale(), for gradients that were never scaled; for a
   /// second call before update, or after step; for float16 gradients, naming the parameter's index.
   void unscale_(torch::optim::Optimizer& optimizer) const;
 
   /// Unscales if that is not done, then steps if all gradients are finite. Returns true if it stepped.
-  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError before any scale(), for a
+  /// Blocks: until the gradients' device has finished. Throws: UsageError before any scale(), for a
   /// second call before update, or an optimizer without any gradient; the exceptions of the optimizer.
   bool step(torch::optim::Optimizer& optimizer) const;
 
   /// Returns true if unscale_ found a gradient that is not finite.
-  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError before unscale_.
+  /// Blocks: until the gradients' device has finished. Throws: UsageError before unscale_.
   bool found_inf(torch::optim::Optimizer& optimizer) const;
 
   /// Moves the scale by what the steps since the last update found, or sets it. A scale never becomes 0 or infinite.
-  /// Collective: no. Blocks: no. Throws: UsageError before any scale(); if nothing was unscaled or stepped and no scale
+  /// Throws: UsageError before any scale(); if nothing was unscaled or stepped and no scale
   /// is given; for a scale that is not finite or not above 0.
   void update(std::optional<double> new_scale = {}) const;
 
-  /// Returns the scale; 1 if disabled. Collective: no. Blocks: until the device has finished. Throws: nothing.
+  /// Returns the scale; 1 if disabled. Blocks: until the device has finished.
   double scale() const;
-  /// Steps without overflow since the scale last moved. Collective: no. Blocks: as scale. Throws: nothing.
+  /// Steps without overflow since the scale last moved. Blocks: as scale.
   int64_t growth_tracker() const;
   bool is_enabled() const noexcept;
   const GradScalerOptions& options() const noexcept;
 
-  /// Collective: no. Blocks: as scale. Throws: nothing.
+  /// Blocks: as scale.
   GradScalerState state() const;
-  /// Returns the state as update_by would leave it. Collective: no. Blocks: as scale. Throws: nothing.
+  /// Returns the state as update_by would leave it. Blocks: as scale.
   GradScalerState state_after(bool found_inf) const;
-  /// Collective: no. Blocks: no. Throws: UsageError for the state of a disabled scaler, or values out of range; then
+  /// Throws: UsageError for the state of a disabled scaler, or values out of range; then
   /// nothing has changed.
   void load_state(const GradScalerState& state) const;
 
   // ---- For code that drives the scaler once a window instead of once an optimizer.
 
   /// Returns the scale as a float32 scalar tensor on a device; made there at the first call.
-  /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale_tensor(c10::Device device) const;
   /// Moves the scale by `found_inf`, a float32 scalar tensor, above 0 for an overflow.
-  /// Collective: no. Blocks: no under kTorch's rule, else until the device has finished. Throws: nothing.
+  /// Blocks: no under kTorch's rule, else until the device has finished.
   void update_by(const at::Tensor& found_inf) const;
 
  private:
@@ -120,7 +118,7 @@ class GradScaler {
 /// Divides gradients by the scale in place. `inverse_scale` and `found_inf` are float32 scalar tensors on the
 /// gradients' device. Each device and dtype takes one kernel. Sparse gradients are divided by their values. Follows
 /// PyTorch's unscale_.
-/// Collective: no. Blocks: no. Throws: UsageError for a float16 gradient unless allowed.
+/// Throws: UsageError for a float16 gradient unless allowed.
 void unscale_gradients_(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale,
                         const at::Tensor& found_inf, bool allow_fp16);
 

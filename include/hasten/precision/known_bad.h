@@ -25,13 +25,11 @@ struct ConvolutionFacts {
 
 /// Returns a sentence with the number for each entry of the list that applies to this model, precision and
 /// device.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision, const ConvolutionFacts& convolutions);
 
 /// Lets autocast on the CPU compute in float32 what fails in `dtype` on this machine: recurrent layers without
 /// instructions for it, RReLU in float16, determinants. Holds for the process, inside autocast scopes. Returns the
 /// classes of modules that it concerns ("LSTM"). The first call for a dtype tries each of them.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> compute_unsupported_in_float32(c10::ScalarType dtype);
 /// Returns true if such a call has found that oneDNN's recurrent layers fail.
 bool recurrent_layers_need_float32() noexcept;

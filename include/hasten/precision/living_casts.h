@@ -24,7 +24,6 @@ namespace hasten::precision {
 class LivingCasts {
  public:
   /// Marks every float32 parameter of the module. Copies are made at the first use inside a scope, in its dtype.
-  /// Collective: no. Blocks: no. Throws: nothing.
   explicit LivingCasts(const torch::nn::Module& module);
   ~LivingCasts();
   LivingCasts(LivingCasts&&) noexcept;
@@ -43,7 +42,7 @@ class LivingCasts {
 class Fp8Layers {
  public:
   /// Marks the layers that fp8_layers chooses.
-  /// Collective: no. Blocks: no. Throws: the exceptions of the filter.
+  /// Throws: the exceptions of the filter.
   Fp8Layers(const torch::nn::Module& module, const Fp8Options& options);
   ~Fp8Layers();
   Fp8Layers(Fp8Layers&&) noexcept;

@@ -45,12 +45,11 @@ struct LossScaleState {
 };
 
 /// Returns the state before the first step.
-/// Collective: no. Blocks: no. Throws: UsageError for factors, intervals and scales out of range, all in one message.
+/// Throws: UsageError for factors, intervals and scales out of range, all in one message.
 LossScaleState initial_state(const LossScaleRule& rule);
 
 /// The state after a step whose gradients were finite, or not (`found_inf`). A scale that would become 0 or infinite
 /// stays.
-/// Collective: no. Blocks: no. Throws: nothing.
 LossScaleState next(const LossScaleState& state, bool found_inf, const LossScaleRule& rule) noexcept;
 
 }  // namespace hasten::precision

@@ -15,7 +15,7 @@ namespace hasten::precision {
 class MasterWeights {
  public:
   /// Makes a master for each float16 or bfloat16 parameter in the optimizer's groups; float32 ones stay. The optimizer
-  /// must outlive it. Collective: no. Blocks: no. Throws: nothing.
+  /// must outlive it.
   explicit MasterWeights(torch::optim::Optimizer& optimizer);
 
   /// Returns the parameters that have masters, and their masters, in the same order.
@@ -28,16 +28,14 @@ class MasterWeights {
   std::vector<at::Tensor> model_side() const;
 
   /// Writes the halves' gradients to the masters, in float32; those without one get none.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void gradients_to_masters() const;
-  /// Rounds the masters into the model. Collective: no. Blocks: no. Throws: nothing.
+  /// Rounds the masters into the model.
   void to_model() const;
-  /// Sets the masters from the model: after weights were loaded into it. Collective: no. Blocks: no. Throws: nothing.
+  /// Sets the masters from the model: after weights were loaded into it.
   void from_model() const;
-  /// Clears the gradients of model and masters. Collective: no. Blocks: no. Throws: nothing.
+  /// Clears the gradients of model and masters.
   void zero_grad(bool set_to_none) const;
   /// Puts the model's own parameters back into the optimizer's groups, with their states.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void restore() const;
 
  private:

@@ -18,7 +18,7 @@ enum class CastPolicy { kLow, kFloat32, kWidest, kRefuse };
 
 class OpPolicies {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a device other than CPU and CUDA.
+  /// Throws: UsageError for a device other than CPU and CUDA.
   explicit OpPolicies(c10::DeviceType device);
   OpPolicies(OpPolicies&&) noexcept;
   OpPolicies& operator=(OpPolicies&&) noexcept;
@@ -26,12 +26,11 @@ class OpPolicies {
 
   /// Sets the policy of an operator, with all its overloads that return new tensors: "aten::gelu", or "gelu". In-place
   /// operators ("exp_") are operators of their own. The last setting of an operator holds.
-  /// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown operator.
+  /// Throws: UsageError with "did you mean" for an unknown operator.
   void set(const std::string& op, CastPolicy policy);
 
   /// Applies Apex's lists where they differ from libtorch's. float32 is for gelu, std, var, renorm, interpolation and
   /// ctc_loss. For halves, binary_cross_entropy and in-place float32 operators are refused.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void set_apex_lists();
 
  private:

@@ -10,7 +10,6 @@
 namespace hasten::precision {
 
 /// Returns float16 and bfloat16 tensors as float32. All others, and everything that is no tensor, stay as they are.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline at::Tensor to_float32(const at::Tensor& tensor) {
   const auto dtype = tensor.defined() ? tensor.scalar_type() : at::kFloat;
   return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
@@ -21,7 +20,6 @@ T to_float32(const T& value) {
 }
 
 /// Floating-point tensors in `dtype`; integers, booleans and complex numbers as they are, so labels stay exact.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline at::Tensor cast_inputs(at::ScalarType dtype, const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
 }

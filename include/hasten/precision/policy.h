@@ -18,15 +18,13 @@ namespace hasten::precision {
 enum class Precision { kNo, kFp16, kBf16, kFp8 };
 
 /// "no", "fp16", "bf16", "fp8".
-/// Collective: no. Blocks: no. Throws: nothing.
 const char* name_of(Precision precision) noexcept;
 
 /// Returns the precision of a name, in any case.
-/// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for another text; `source` names the setting.
+/// Throws: UsageError with "did you mean" for another text; `source` names the setting.
 Precision parse_precision(const std::string& text, const std::string& source);
 
 /// Returns the dtype that autocast casts to; nothing for kNo.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::optional<c10::ScalarType> compute_dtype(Precision precision) noexcept;
 
 /// Dtypes of a distributed model's parts, as torch's MixedPrecision (FSDP, DDP) has them. Unset: as it is.
@@ -53,7 +51,7 @@ struct ResolvedPrecision {
 /// The option wins over the environment's text, which wins over kNo. Follows Accelerate, but for the checks. A text of
 /// any case is understood, and an unknown one is refused. A precision that the device computes wrongly or not at all is
 /// refused, too.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown text; for kBf16 on CUDA below capability 8.0; for kFp8
+/// Throws: UsageError for an unknown text; for kBf16 on CUDA below capability 8.0; for kFp8
 /// on CUDA below 8.9; for anything but kNo on devices other than CPU and CUDA.
 ResolvedPrecision resolve(std::optional<Precision> option, const std::optional<std::string>& environment,
                           const DeviceFacts& facts);

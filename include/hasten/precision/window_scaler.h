@@ -37,13 +37,13 @@ class WindowScaler : public training::StepPolicy {
 
   /// Begins a backward: the scale moves by the findings of the last window's steps. Returns the loss times the scale,
   /// in float32.
-  /// Collective: no. Blocks: until the gradients' device has finished. Throws: nothing.
+  /// Blocks: until the gradients' device has finished.
   at::Tensor begin_backward(const at::Tensor& loss);
   /// Optimizers that are to be known before their first step: clip finds a parameter's owner among them.
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
 
   /// Divides the optimizer's gradients by the scale, and checks them. Nothing if that is done, or in the middle of a
-  /// window. Collective: as WindowScalerHooks::sum_overflows. Blocks: until gradients are there. Throws: nothing.
+  /// window. Collective: as WindowScalerHooks::sum_overflows. Blocks: until gradients are there.
   void unscale_(torch::optim::Optimizer& optimizer);
   /// The same for all optimizers.
   void unscale_all();
@@ -58,9 +58,9 @@ class WindowScaler : public training::StepPolicy {
   void after_step(training::StepContext& context) override;
 
   /// As if the update that is due had been made.
-  /// Collective: no. Blocks: as scale. Throws: nothing.
+  /// Blocks: as scale.
   GradScalerState state() const;
-  /// Collective: no. Blocks: no. Throws: UsageError for a state that does not fit; nothing has changed then.
+  /// Throws: UsageError for a state that does not fit; nothing has changed then.
   void load_state(const GradScalerState& state);
   /// Makes the update that is due.
   void settle();

@@ -16,9 +16,9 @@ class DefaultGenerators {
   /// `device`: an accelerator, or the CPU, which is then the only one.
   explicit DefaultGenerators(c10::Device device);
 
-  /// Returns their states as tensors of the CPU, the CPU's first. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns their states as tensors of the CPU, the CPU's first.
   std::vector<at::Tensor> states() const;
-  /// They go on from these. Collective: no. Blocks: no. Throws: c10::Error for a state of another kind of generator.
+  /// They go on from these. Throws: c10::Error for a state of another kind of generator.
   void set_states(const std::vector<at::Tensor>& states);
   /// Returns the states that they would have after this seed; they themselves stay as they are.
   std::vector<at::Tensor> states_of_seed(uint64_t seed) const;

@@ -17,12 +17,12 @@ namespace hasten::process {
 /// Returns the CPU if `cpu` or no CUDA device is there, else the CUDA device with the number of the local rank. In a
 /// world of one that is cuda:0. `only_devices_of_host`: the identifiers of the one device that each local rank sees, by
 /// local rank. If all are known and differ (srun --gpus-per-task=1), each rank takes its cuda:0.
-/// Collective: no. Blocks: no. Throws: UsageError if there are fewer CUDA devices than local ranks.
+/// Throws: UsageError if there are fewer CUDA devices than local ranks.
 c10::Device choose_device(const RankInfo& identity, int num_cuda_devices, bool cpu,
                           const std::vector<std::string>& only_devices_of_host = {});
 
 /// Returns the device that a process of this environment computes on, for one that does not join its run.
-/// Collective: no. Blocks: no. Throws: UsageError as read_rank_info and choose_device.
+/// Throws: UsageError as read_rank_info and choose_device.
 c10::Device default_device(const Environment& environment = Environment::current());
 
 /// Returns the number of CUDA devices that this process sees.
@@ -31,7 +31,6 @@ int num_cuda_devices();
 std::string only_device_id();
 
 /// Returns the device with the index that it stands for now: `cuda` is the thread's current CUDA device.
-/// Collective: no. Blocks: no. Throws: nothing.
 c10::Device with_index(c10::Device device);
 
 /// Returns a function that gives a thread the CUDA device of this one. A thread begins with device 0, where its first

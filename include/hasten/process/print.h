@@ -14,14 +14,12 @@ void print_line(const std::string& line);
 
 /// Writes all parts and a line break to standard output, once per machine (its local main process), as Accelerate's
 /// print does. Each line is a single write, so that lines of several processes do not mix.
-/// Collective: no. Blocks: no. Throws: nothing.
 template <class... Parts>
 void print(const Process& process, const Parts&... parts) {
   if (process.is_local_main_process()) detail::print_line(text(parts...));
 }
 
 /// As print, but once in the whole run (the main process).
-/// Collective: no. Blocks: no. Throws: nothing.
 template <class... Parts>
 void print_once(const Process& process, const Parts&... parts) {
   if (process.is_main_process()) detail::print_line(text(parts...));

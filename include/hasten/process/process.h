@@ -45,8 +45,7 @@ class Process {
   /// From given parts.
   Process(RankInfo identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));
 
-  /// The same process with another handle of its group (Group::with_observer). Collective: no. Blocks: no. Throws:
-  /// nothing.
+  /// The same process with another handle of its group (Group::with_observer).
   Process with_group(comm::Group group) const;
 
   const RankInfo& identity() const noexcept;
@@ -70,7 +69,7 @@ class Process {
   bool is_last_process() const noexcept { return rank() == world_size() - 1; }
 
   /// Runs `fn` on one rank only (the main one, each machine's main one, the last one, the given one).
-  /// Collective: no. Blocks: no. Throws: the exceptions of fn; UsageError for a rank outside the world.
+  /// Throws: the exceptions of fn; UsageError for a rank outside the world.
   void on_main_process(const std::function<void()>& fn) const;
   void on_local_main_process(const std::function<void()>& fn) const;
   void on_last_process(const std::function<void()>& fn) const;

@@ -26,7 +26,6 @@ struct SeedOptions {
 };
 
 /// Seeds the default generators of the CPU and all CUDA devices, and gives the seed that was used.
-/// Collective: no. Blocks: no. Throws: nothing.
 uint64_t set_seed(const Process& process, uint64_t seed, const SeedOptions& options = {});
 
 /// The state of the default generators: uint8 tensors, opaque and only valid for the same libtorch release.
@@ -36,20 +35,18 @@ struct RandomState {
   std::vector<at::Tensor> cuda = {};
 };
 
-/// Collective: no. Blocks: no. Throws: nothing.
 RandomState capture_random_state();
 
 /// From here on the generators go on as they did after the capture. CUDA generators without a captured
 /// state keep theirs.
-/// Collective: no. Blocks: no. Throws: UsageError if the state holds more CUDA devices than are here.
+/// Throws: UsageError if the state holds more CUDA devices than are here.
 void restore_random_state(const RandomState& state);
 
 /// Returns all states in one uint8 tensor, for checkpoints: int64 little-endian the number of states, their lengths in
 /// bytes, then the states, the CPU's first.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor pack(const RandomState& state);
 
-/// Collective: no. Blocks: no. Throws: DataError (path "") if the bytes are not what pack makes.
+/// Throws: DataError (path "") if the bytes are not what pack makes.
 RandomState unpack_random_state(const at::Tensor& bytes);
 
 }  // namespace hasten::process

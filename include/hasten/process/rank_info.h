@@ -47,7 +47,7 @@ struct RankInfo {
 ///   SLURM_STEP_TASKS_PER_NODE: meets at MASTER_ADDR, or the first host of SLURM_STEP_NODELIST. If MASTER_PORT is not
 ///   set, Slurm's is 15000 + (31 * SLURM_JOB_ID + SLURM_STEP_ID) % 15000. OpenMPI's is 15000 + h % 15000. h is the
 ///   64-bit FNV-1a hash of the job's name (PMIX_NAMESPACE, else OMPI_MCA_ess_base_jobid).
-///   Collective: no. Blocks: no. Throws: UsageError that lists the missing variables of a half-set environment, or
+/// Throws: UsageError that lists the missing variables of a half-set environment, or
 ///   names the contradiction with its numbers (RANK=4 in a world of 2).
 RankInfo read_rank_info(const Environment& environment);
 

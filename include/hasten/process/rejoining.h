@@ -20,7 +20,7 @@ struct RejoiningProcess {
 
 /// Returns the process that the environment describes, if HASTEN_SURVIVE asks for replacements and there are several
 /// ranks. HASTEN_REPLACES=1: it has the place of a rank that ended behind the first step.
-/// Collective: no. Blocks: no. Throws: UsageError as Process's constructor, and for a second one in a program.
+/// Throws: UsageError as Process's constructor, and for a second one in a program.
 std::optional<RejoiningProcess> make_rejoining(const ProcessOptions& options, const Environment& environment);
 
 }  // namespace hasten::process

@@ -25,7 +25,6 @@ struct Share {
 
 /// length / world_size elements each, the first length % world_size ranks one more (Accelerate's shares). With padding
 /// all ranks have as many as the first. An empty list has nothing to pad with.
-/// Collective: no. Blocks: no. Throws: nothing.
 Share share_of(int64_t length, int rank, int world_size, bool apply_padding = false);
 
 namespace detail {
@@ -64,7 +63,7 @@ Map split_map(const Process& process, const Map& values, bool apply_padding) {
 /// Returns this rank's share of the elements, or of a tensor's rows. `apply_padding` gives all ranks equally many by
 /// repeating the last element, for a gather to follow. The caller drops the repetitions after it. Every rank passes the
 /// same value. Tensors are views unless padded.
-/// Collective: no. Blocks: no. Throws: UsageError for a scalar tensor.
+/// Throws: UsageError for a scalar tensor.
 template <class T>
 std::vector<T> split_between_processes(const Process& process, const std::vector<T>& values,
                                        bool apply_padding = false) {
@@ -74,7 +73,7 @@ std::vector<T> split_between_processes(const Process& process, const std::vector
 at::Tensor split_between_processes(const Process& process, const at::Tensor& values, bool apply_padding = false);
 
 /// Splits each of the named lists or tensors, which all have the same length.
-/// Collective: no. Blocks: no. Throws: UsageError that names two of different lengths.
+/// Throws: UsageError that names two of different lengths.
 template <class V>
 std::map<std::string, V> split_between_processes(const Process& process, const std::map<std::string, V>& values,
                                                  bool apply_padding = false) {

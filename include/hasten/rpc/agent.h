@@ -35,7 +35,7 @@ class Calls {
   Calls with(CallOptions options) const { return Calls(core_, options); }
 
   /// Calls a function of another worker. Trailing std::optional parameters may be left out.
-  /// Collective: no. Blocks: `sync` until the result is there, `async` never. Throws: UsageError before anything is
+  /// Blocks: `sync` until the result is there, `async` never. Throws: UsageError before anything is
   /// sent (not served there, other signature); RemoteError, CommError through the future.
   template <auto F, class... A>
   auto async(const To& to, A&&... arguments) const {
@@ -96,10 +96,10 @@ class Agent : public Calls {
   /// A dynamic agent that finds the others at `store`, for processes of several runs. `where`: the address and
   /// interface that other hosts reach; on one machine address 127.0.0.1. `run_key`: Process::run_key() of the run that
   /// it joins, if any.
-  /// Collective: no. Blocks, Throws: as above.
+  /// Blocks, Throws: as above.
   Agent(const comm::Store& store, Functions functions, RpcOptions options,
         const comm::GroupOptions& where = {.address = "127.0.0.1"}, const std::string& run_key = "");
-  /// Leaves at once; calls that others make here fail. Collective: no. Blocks: for a handler that still runs.
+  /// Leaves at once; calls that others make here fail. Blocks: for a handler that still runs.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -130,7 +130,7 @@ class Agent : public Calls {
   /// Runs `fn` in an autograd context: calls in it are recorded, on all workers that they reach. The context is
   /// released everywhere afterwards, also if fn throws. Calls of fn that have not ended are waited for, or cancelled if
   /// it throws.
-  /// Collective: no. Blocks: as fn. Throws: the exceptions of fn; UsageError if this is not the process's first agent.
+  /// Blocks: as fn. Throws: the exceptions of fn; UsageError if this is not the process's first agent.
   void autograd(const std::function<void(AutogradContext&)>& fn) const;
 
   /// Runs `fn` and waits for all calls that this thread makes in it. Throws: what fn throws, else the first call's
@@ -148,7 +148,7 @@ class Agent : public Calls {
   void on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) const;
   AgentStats stats() const;
   /// Runs `fn`. Handlers of this worker that start meanwhile record for the profiler that runs in this thread,
-  /// whichever thread they run in. Collective: no. Blocks: as fn. Throws: what fn throws.
+  /// whichever thread they run in. Blocks: as fn. Throws: what fn throws.
   void profile_server(const std::function<void()>& fn) const;
 
  private:

@@ -27,7 +27,7 @@ class AutogradContext {
 
   int64_t id() const noexcept { return id_; }
   /// Computes the gradients of the roots' sum, which are scalars, on all workers that took part. Leaves `.grad` as it
-  /// is. Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and
+  /// is. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and
   /// in a thread that has not entered the context; CommError if a worker was lost.
   void backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options = {}) const;
   /// Returns this worker's parameters and their gradients.

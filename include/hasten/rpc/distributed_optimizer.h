@@ -144,7 +144,7 @@ class DistributedOptimizer {
  public:
   using Options = typename detail::OptionsOf<O>::type;
   /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad, RMSprop, ApexAdam, ApexSgd, Lamb
-  /// and NovoGrad are served by every agent. Collective: no. Blocks: until the owners have them. Throws: UsageError (no
+  /// and NovoGrad are served by every agent. Blocks: until the owners have them. Throws: UsageError (no
   /// parameters); RemoteError, CommError.
   DistributedOptimizer(const Agent& agent, const std::vector<RRef<at::Tensor>>& parameters, const Options& options,
                        const DistributedOptimizerOptions& how = {}) {
@@ -157,7 +157,7 @@ class DistributedOptimizer {
     for (const auto& local : locals_) local.ready().wait();
   }
 
-  /// Steps all owners at once, with the gradients of `context`. Collective: no. Blocks: until all have stepped.
+  /// Steps all owners at once, with the gradients of `context`. Blocks: until all have stepped.
   /// Throws: one error that lists those of all owners.
   void step(const AutogradContext& context) const {
     std::vector<Future<void>> steps;

@@ -20,7 +20,7 @@ class Functions {
  public:
   Functions();
   /// Serves a free function, or a member function of an RRef's value, under the compiler's name for it.
-  /// Collective: no. Blocks: no. Throws: UsageError if it is there already.
+  /// Throws: UsageError if it is there already.
   template <auto F>
   Functions& add(FunctionOptions options = {}) {
     using S = detail::Signature<decltype(F)>;

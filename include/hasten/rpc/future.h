@@ -86,7 +86,7 @@ class [[nodiscard]] Future {
 
   bool done() const noexcept { return state_->done(); }
   bool has_error() const noexcept { return done() && state_->error() != nullptr; }
-  /// Returns the value, a copy. Collective: no. Blocks: until it is there. Throws: the error; UsageError in a thread
+  /// Returns the value, a copy. Blocks: until it is there. Throws: the error; UsageError in a thread
   /// that may not wait (an inline handler).
   T wait() const {
     state_->wait();

@@ -81,7 +81,7 @@ class RemoteModule {
   using Host = detail::ModuleHost<M>;
   explicit RemoteModule(RRef<Host> module) : module_(std::move(module)) {}
   /// Constructs an M there. `place` is worker and device: "ps/cpu", "rank:1/cuda:0"; the device is cpu by default.
-  /// Collective: no. Blocks: no; the first use carries the constructor's error. Throws: UsageError (unknown worker, not
+  /// Blocks: no; the first use carries the constructor's error. Throws: UsageError (unknown worker, not
   /// served there: add_module).
   template <class... A>
   RemoteModule(const Agent& agent, const std::string& place, A&&... arguments)

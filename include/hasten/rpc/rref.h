@@ -59,14 +59,14 @@ class RRef {
   RRef with(CallOptions options) const { return RRef(reference_, options); }
 
   /// Returns a copy of the value. In an autograd context it is a recorded call.
-  /// Collective: no. Blocks: until it has come. Throws: the creation's error, RemoteError, CommError.
+  /// Blocks: until it has come. Throws: the creation's error, RemoteError, CommError.
   T to_here() const { return to_here_async().wait(); }
   Future<T> to_here_async() const {
     auto reply = std::make_shared<detail::ReplyState<T>>(known().core->executor());
     known().core->fetch(known(), detail::describe<T>(), options_, reply);
     return Future<T>(reply);
   }
-  /// Returns the value itself, at its owner. Collective: no. Blocks: until it is created. Throws: UsageError that names
+  /// Returns the value itself, at its owner. Blocks: until it is created. Throws: UsageError that names
   /// the owner elsewhere; the creation's error.
   T& local_value() const { return detail::object_as<T>(known().core->local_object(known())); }
 
@@ -89,7 +89,7 @@ class RRef {
 
   /// Backward pass with the value, a scalar tensor, as its root. In a context it starts at the owner, and gradients
   /// come into the context as of AutogradContext::backward. Without one it is the owner's local backward into .grad().
-  /// Collective: no. Blocks: until it has ended. Throws: UsageError (elsewhere than at the owner without a context),
+  /// Blocks: until it has ended. Throws: UsageError (elsewhere than at the owner without a context),
   /// CommError.
   void backward(const AutogradContext& context, const BackwardOptions& options = {}) const
     requires std::is_same_v<T, at::Tensor>

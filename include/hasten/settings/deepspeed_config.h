@@ -22,7 +22,7 @@ class DeepSpeedConfig {
   explicit DeepSpeedConfig(core::Value config, std::string source = "the DeepSpeed configuration");
 
   /// Takes a map, the path of a file, JSON text (comments and trailing commas are allowed), or urlsafe base64 of JSON.
-  /// Collective: no. Blocks: for the file. Throws: DataError with line and column; UsageError for anything else.
+  /// Blocks: for the file. Throws: DataError with line and column; UsageError for anything else.
   static DeepSpeedConfig read(const core::Value& config);
 
   const core::Value& config() const noexcept { return config_; }
@@ -51,7 +51,7 @@ class DeepSpeedConfig {
   void fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches,
                   bool must_match = true);
   /// fill_match for every key of the configuration.
-  /// Collective: no. Blocks: no. Throws: UsageError for values that are missing, and one for all mismatches together.
+  /// Throws: UsageError for values that are missing, and one for all mismatches together.
   void process(const Values& values, bool must_match = true);
   /// As process, but leaves "auto" where no value is known.
   void fill(const Values& values);
@@ -69,7 +69,7 @@ struct BatchNumbers {
 };
 
 /// DeepSpeed's rule: any two give the third, one alone gives the others with an accumulation of 1.
-/// Collective: no. Blocks: no. Throws: UsageError with the equation and its numbers.
+/// Throws: UsageError with the equation and its numbers.
 BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro,
                          std::optional<int64_t> accumulation, int world_size);
 
@@ -102,12 +102,11 @@ class ResolvedDeepSpeed {
 };
 
 /// Checks types, ranges and unknown keys, applies old names, and solves the batch numbers. "auto" counts as not
-/// written. `needs_batch`: the batch numbers must be there. Collective: no. Blocks: no. Throws: UsageError with all
+/// written. `needs_batch`: the batch numbers must be there. Throws: UsageError with all
 /// problems, each with its key.
 ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_size, bool needs_batch = true);
 
 /// Returns "fp32", "fp16" or "bf16" for DeepSpeed's names of these dtypes ("torch.half"); other text as it is.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::string short_dtype(const std::string& name);
 
 /// Throws UsageError with all refusals of a resolved configuration; nothing if there are none.

@@ -25,7 +25,7 @@ struct DeepSpeedPlugin {
   core::Value gradient_clipping = {};
   /// 0 to 3; ACCELERATE_DEEPSPEED_ZERO_STAGE, else 2.
   core::Value zero_stage = {};
-  /// Of several loaders the smallest batch counts, else the largest.
+  /// True: the smallest batch of several loaders counts, else the largest.
   bool is_train_batch_min = true;
   /// none, cpu, nvme; ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, …_OFFLOAD_PARAM_DEVICE, and …_NVME_PATH.
   std::optional<std::string> offload_optimizer_device = {}, offload_param_device = {};
@@ -57,19 +57,19 @@ struct DeepSpeedSettings {
   std::vector<std::string> notes = {};
 };
 
-/// Reads the settings. Collective: no. Blocks: for the file.
+/// Reads the settings. Blocks: for the file.
 /// Throws: UsageError naming variable, value and what was expected; DataError for a file that cannot be read.
 DeepSpeedSettings resolve_deepspeed_plugin(const DeepSpeedPlugin& plugin, const Environment& environment);
 
 /// Sets fp16.enabled and bf16.enabled for a precision (no, fp16, bf16, fp8). Missing sections are made.
-/// Collective: no. Blocks: no. Throws: UsageError if the file enables the other dtype.
+/// Throws: UsageError if the file enables the other dtype.
 void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_precision);
 
 /// Values known to a call of prepare. Unset members fill nothing.
 struct AutoInputs {
   int world_size = 1;
   bool split_batches = false;
-  /// Of the loaders, in order; unset elements are loaders without a batch size.
+  /// Batch sizes of the loaders, in order; unset elements are loaders without one.
   std::vector<std::optional<int64_t>> batch_sizes = {};
   /// The Accelerator's; 1 if the program sets none.
   int64_t gradient_accumulation_steps = 1;
@@ -83,7 +83,7 @@ struct AutoInputs {
 };
 
 /// Fills "auto" with known values, in the peer's order. Unknown values stay "auto".
-/// Collective: no. Blocks: no. Throws: UsageError for an optimizer or scheduler in the program that the configuration
+/// Throws: UsageError for an optimizer or scheduler in the program that the configuration
 /// has as well (or a dummy that it lacks); UsageError for numbers of accumulation or batches that contradict each
 /// other.
 void fill_auto(DeepSpeedSettings& settings, const AutoInputs& inputs);

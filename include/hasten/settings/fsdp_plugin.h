@@ -103,12 +103,12 @@ struct FsdpSettings {
   bool is_replicated() const noexcept;
 };
 
-/// Reads the settings. Collective: no. Blocks: no.
+/// Reads the settings.
 /// Throws: UsageError naming the setting or variable, its value and what was expected; for contradictions both.
 FsdpSettings resolve_fsdp(const FsdpPlugin& plugin, const Environment& environment);
 
 /// Sets the dtypes from a precision's name (fp8, fp16, bf16, fp32) unless the plugin has its own.
-/// Collective: no. Blocks: no. Throws: UsageError for another name.
+/// Throws: UsageError for another name.
 void set_mixed_precision(FsdpSettings& settings, const std::string& mixed_precision);
 
 /// Accelerate's names: "FULL_SHARD", "TRANSFORMER_BASED_WRAP" …
@@ -129,7 +129,7 @@ struct Fsdp2Conversion {
 
 /// Converts the whole configuration. Without a section fsdp_config, or for version 2, it is returned as it is, with a
 /// note.
-/// Collective: no. Blocks: no. Throws: UsageError for a strategy that does not exist.
+/// Throws: UsageError for a strategy that does not exist.
 Fsdp2Conversion convert_to_fsdp2(const core::Value& config);
 
 }  // namespace hasten::plan

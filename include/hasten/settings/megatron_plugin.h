@@ -88,7 +88,7 @@ struct MegatronTraining {
   /// "no", "fp16", "bf16".
   std::string mixed_precision = "no";
   int64_t micro_batch_size = 1, data_parallel_size = 1;
-  /// Of the schedule, counted over all data parallel ranks.
+  /// Steps of the schedule, counted over all data parallel ranks.
   int64_t total_num_steps = 0, warmup_num_steps = 0;
 };
 

@@ -48,7 +48,7 @@ struct WrapUnit {
 /// Throws: UsageError for a class that no module has, with the classes there are.
 std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options);
 
-/// Returns true if a class's written name is `wanted`: whole, its part behind the last "::", or that without "Impl".
-bool class_matches(const std::string& class_name, const std::string& wanted);
+/// Returns true if a class's written name is `requested`: whole, its part behind the last "::", or that without "Impl".
+bool class_matches(const std::string& class_name, const std::string& requested);
 
 }  // namespace hasten::plan

@@ -28,7 +28,7 @@ class Accumulation {
 
   /// Counts a batch, and records in `gradients` whether its backward ends the window. The batch is the one in the hands
   /// of the innermost loop over a prepared loader.
-  /// Collective: no, but all ranks must count alike. Blocks: no. Throws: nothing.
+  /// Collective: no, but all ranks must count alike.
   void next(GradientState& gradients);
 
   /// Batches counted since the last loader's end (since the beginning without sync_with_dataloader).

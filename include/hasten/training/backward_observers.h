@@ -42,16 +42,16 @@ class BackwardObserver {
 /// The observers of one Accelerator, in the order in which they were added.
 class BackwardObservers {
  public:
-  /// The observer is kept alive. Collective: no. Blocks: no. Throws: nothing.
+  /// The observer is kept alive.
   void add(std::shared_ptr<BackwardObserver> observer) { all_.push_back(std::move(observer)); }
-  /// Takes it off again; nothing if it is not there. Collective: no. Blocks: no. Throws: nothing.
+  /// Takes it off again; nothing if it is not there.
   void remove(const BackwardObserver* observer) {
     std::erase_if(all_, [observer](const auto& one) { return one.get() == observer; });
   }
   bool empty() const noexcept { return all_.empty(); }
 
   /// Call the functions of these names; leave() throws nothing.
-  /// Collective: no. Blocks: no. Throws: the exceptions of the observers.
+  /// Throws: the exceptions of the observers.
   void before(const BackwardFacts& facts) const {
     for (const auto& observer : all_) observer->before_backward(facts);
   }

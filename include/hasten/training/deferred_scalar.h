@@ -13,7 +13,7 @@ namespace hasten::tracking {
 template <>
 struct ValueOf<at::Tensor> {
   /// A tensor of another number of elements becomes an invalid value, which log refuses with its key and shape.
-  /// Collective: no. Blocks: no. Throws: c10::Error if the copy cannot be started.
+  /// Throws: c10::Error if the copy cannot be started.
   static Value make(const at::Tensor& tensor);
 };
 

@@ -20,18 +20,17 @@ namespace hasten::tracking {
 /// Returns the tree of a module: a node for each module, parameter and buffer, named by its path
 /// ("net/encoder/0/weight"). A node's operation is the class, or "Parameter" and its shape. A module's inputs are its
 /// parameters, buffers and submodules.
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::vector<GraphNode> graph_of(const torch::nn::Module& module);
 
 /// Returns the operations that autograd has recorded for `result`, from the parameters on. A node's inputs are the
-/// nodes whose results it took. Parameters of `names` have their names; other leaves are "leaf/N". Collective: no.
-/// Blocks: no. Throws: UsageError if nothing was recorded (no_grad, or a result that needs no gradient).
+/// nodes whose results it took. Parameters of `names` have their names; other leaves are "leaf/N".
+/// Throws: UsageError if nothing was recorded (no_grad, or a result that needs no gradient).
 std::vector<GraphNode> graph_of(const at::Tensor& result, const torch::nn::Module& names);
 std::vector<GraphNode> graph_of(const at::Tensor& result);
 
 /// Returns points for log_embedding. `points`: [number, dims] of any dtype and device. `labels`: none, or one for each
 /// point. `images`: none, or [number, channels, height, width] as log_images takes them.
-/// Collective: no. Blocks: for a copy to the CPU. Throws: UsageError for other shapes.
+/// Blocks: for a copy to the CPU. Throws: UsageError for other shapes.
 Embedding embedding_of(const at::Tensor& points, const std::vector<std::string>& labels = {},
                        const at::Tensor& images = {});
 

@@ -16,7 +16,7 @@ namespace hasten::tracking {
 template <>
 struct ImagesOf<at::Tensor> {
   /// Copies the pixels; on a GPU without waiting for it.
-  /// Collective: no. Blocks: for the copy on the CPU. Throws: UsageError for another shape.
+  /// Blocks: for the copy on the CPU. Throws: UsageError for another shape.
   static std::shared_ptr<PendingImages> make(const at::Tensor& tensor);
 };
 
@@ -26,7 +26,7 @@ struct ImagesOf<std::vector<at::Tensor>> {
   static std::shared_ptr<PendingImages> make(const std::vector<at::Tensor>& tensors);
 };
 
-/// Images whose channels come last: [H,W,C] or [N,H,W,C]. Collective: no. Blocks: as make. Throws: UsageError.
+/// Images whose channels come last: [H,W,C] or [N,H,W,C]. Blocks: as make. Throws: UsageError.
 Images channels_last_images(const at::Tensor& tensor);
 
 }  // namespace hasten::tracking

@@ -24,7 +24,7 @@ struct JoinCall {
   bool operator==(const JoinCall&) const = default;
 };
 
-/// "models.backward [1, 0]". Collective: no. Blocks: no. Throws: nothing.
+/// "models.backward [1, 0]".
 std::string describe(const JoinCall& call);
 
 /// The ranks that still have data, and what they are about to do.

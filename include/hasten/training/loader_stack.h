@@ -39,7 +39,6 @@ class LoaderStack {
   void count(int64_t num_samples, std::chrono::nanoseconds waited) noexcept;
   /// Returns what was counted since the last call. A loop that begins or ends drops the rest. Batches of an evaluation,
   /// which no backward follows, are no part of a step.
-  /// Collective: no. Blocks: no. Throws: nothing.
   LoaderCounts take_counts() noexcept;
 
   /// Instead of LoaderOptions::even_batches, for loops that begin from now on (join_uneven_inputs).

@@ -40,7 +40,7 @@ class PreparedOptimizers {
   /// does so inside the window. In the window's last batch (`ends_window`) it does so at once if that batch has had its
   /// backward. Otherwise it does so when the next batch begins: before its backward the call stands at the head of the
   /// loop's body.
-  /// Collective: no. Blocks: no. Throws: the exceptions of `zero`.
+  /// Throws: the exceptions of `zero`.
   void zero_grad(const torch::optim::Optimizer& optimizer, bool ends_window, std::function<void()> zero);
 
   /// Policies around their steps.

@@ -51,7 +51,7 @@ class State {
   bool is_map() const noexcept;
 
   /// Return the content of that kind. value() turns a map without tensors into a plain one.
-  /// Collective: no. Blocks: no. Throws: UsageError, naming the kind found, or the tensor that is in the way.
+  /// Throws: UsageError, naming the kind found, or the tensor that is in the way.
   core::Value value() const;
   const at::Tensor& tensor() const;
   Map map() const;
@@ -70,9 +70,8 @@ struct SplitState {
 };
 
 /// Takes tensors out of a state. A path joins the names of the maps by '.'; '.', '%' in a name become %2E, %25.
-/// Collective: no. Blocks: no. Throws: nothing.
 SplitState split_tensors(const State& state);
-/// Does the opposite; `tensor` gives the tensor at a path. Collective: no. Blocks: no. Throws: what `tensor` throws.
+/// Does the opposite; `tensor` gives the tensor at a path. Throws: what `tensor` throws.
 State join_tensors(const core::Value& value, const std::function<at::Tensor(const std::string& path)>& tensor);
 
 /// Turns a type T to State and back. Specialise it if state() gives neither a State nor a type that converts to State.
@@ -123,7 +122,7 @@ concept Stateful = requires(T& object) {
   object.load_state(StateCodec<std::remove_cvref_t<decltype(object.state())>>::decode(std::declval<const State&>()));
 };
 
-/// Converts the state of a Stateful object to a tree, and back. Collective: no. Blocks: no. Throws: the exceptions of
+/// Converts the state of a Stateful object to a tree, and back. Throws: the exceptions of
 /// the object's methods.
 template <Stateful T>
 State state_of(T& object) {
@@ -139,7 +138,7 @@ enum class StateKind { kOptimizer, kScheduler, kLoader, kScaler, kCustom, kTrack
 const char* name_of(StateKind kind) noexcept;
 
 /// Returns true if tensors of two objects of these names could be saved under one name: "ema" and "ema", or "ema" and
-/// "ema.slow". Collective: no. Blocks: no. Throws: nothing.
+/// "ema.slow".
 bool names_collide(std::string_view one, std::string_view other) noexcept;
 
 /// A registered object that is still there.
@@ -158,7 +157,7 @@ class StateRegistry {
  public:
   /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there
   /// already keeps its name. Without a name the object gets its number within its kind: "0", "1" ….
-  /// Collective: no. Blocks: no. Throws: UsageError if the name collides with that of another existing object of the
+  /// Throws: UsageError if the name collides with that of another existing object of the
   /// kind (names_collide).
   template <Stateful T>
   void add(StateKind kind, const std::shared_ptr<T>& object, std::string name = {}) {
@@ -171,25 +170,25 @@ class StateRegistry {
                [raw](const State& state) { load_state_of(*raw, state); }});
   }
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer, std::string name = {});
-  /// Of schedulers; the name in joined loops.
+  /// Adds a scheduler; the name in joined loops.
   template <Stateful T>
   void add_scheduler(const std::shared_ptr<T>& scheduler) {
     add(StateKind::kScheduler, scheduler);
   }
 
-  /// Returns the existing objects of a kind, or of all, in order. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the existing objects of a kind, or of all, in order.
   std::vector<Registered> of(StateKind kind) const;
   std::vector<Registered> all() const;
   /// Returns the existing optimizers with their names, in order.
   std::vector<std::pair<std::string, std::shared_ptr<torch::optim::Optimizer>>> optimizers() const;
-  /// Forgets all objects. Collective: no. Blocks: no. Throws: nothing.
+  /// Forgets all objects.
   void clear() noexcept { entries_.clear(); }
 
  private:
   struct Entry {
     StateKind kind;
     std::string name;
-    /// Of one object; it is there as long as any of them.
+    /// Handles of one object; it is there as long as any of them.
     std::vector<std::weak_ptr<void>> handles;
     std::shared_ptr<void> kept;
     std::function<State()> state;

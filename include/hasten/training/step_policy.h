@@ -50,9 +50,8 @@ enum class StepOrder { kUnscale, kClip, kStep, kAfter };
 class StepPolicies {
  public:
   /// `only` null: for every optimizer. The policy is kept alive.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void add(StepOrder order, std::shared_ptr<StepPolicy> policy, const torch::optim::Optimizer* only = nullptr);
-  /// Takes it off again; nothing if it is not there. Collective: no. Blocks: no. Throws: nothing.
+  /// Takes it off again; nothing if it is not there.
   void remove(const StepPolicy* policy);
   /// Those of an optimizer, in order.
   std::vector<std::shared_ptr<StepPolicy>> of(const torch::optim::Optimizer& optimizer) const;

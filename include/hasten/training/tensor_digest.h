@@ -17,10 +17,10 @@ using TensorDigest = std::array<double, 5>;
 
 /// Returns the digest of a tensor of any dtype, layout and device. Signs are a pure function of `name` and the place of
 /// an element in the flat tensor. Of an undefined tensor all numbers are 0.
-/// Collective: no. Blocks: for a copy to the CPU. Throws: c10::Error of the copy.
+/// Blocks: for a copy to the CPU. Throws: c10::Error of the copy.
 TensorDigest digest_of(const at::Tensor& tensor, std::string_view name);
 
-/// Adds the bytes of a tensor, its sizes and its dtype to a 64-bit hash. Collective: no. Blocks: for a copy to the CPU.
+/// Adds the bytes of a tensor, its sizes and its dtype to a 64-bit hash. Blocks: for a copy to the CPU.
 /// Throws: c10::Error of the copy.
 uint64_t add_to_hash(uint64_t hash, const at::Tensor& tensor);
 uint64_t add_to_hash(uint64_t hash, uint64_t value) noexcept;

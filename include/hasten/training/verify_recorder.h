@@ -31,7 +31,7 @@ namespace hasten::training {
 struct VerifyOptions {
   /// Each rank's file is this with ".rank" and its number behind.
   std::string path = {};
-  /// The program ends, with exit code 0, after so many steps of its first optimizer.
+  /// Number of steps of the first optimizer after which the program ends, with exit code 0.
   int64_t num_steps = 20;
   /// Ranks whose batches this process computes, one after the other. 1: its own.
   int num_shares = 1;
@@ -166,7 +166,7 @@ class VerifyRecorder : public StepPolicy, public BackwardObserver {
   CountedOptimizer counted_ = {};
   /// Those that do not count.
   std::vector<const torch::optim::Optimizer*> others_ = {};
-  // Of the step under way.
+  // Facts of the step under way.
   core::Value batches_ = core::Value::list();
   core::Value losses_ = core::Value::list();
   core::Value before_ = core::Value::map();
@@ -180,7 +180,7 @@ class VerifyRecorder : public StepPolicy, public BackwardObserver {
 /// The recorder of this process. Returns null if HASTEN_VERIFY is not set, which costs one load.
 VerifyRecorder* verify_recorder() noexcept;
 /// Returns the recorder that `options` describe, made at the first call.
-/// Collective: no. Blocks: no. Throws: as VerifyRecorder's constructor.
+/// Throws: as VerifyRecorder's constructor.
 std::shared_ptr<VerifyRecorder> open_verify_recorder(const VerifyOptions& options, int rank, int world_size);
 
 }  // namespace hasten::training

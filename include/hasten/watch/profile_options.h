@@ -28,7 +28,7 @@ struct ProfileSchedule {
   bool skip_first_wait = false;
 };
 
-/// Returns what is done in step `step`, counted from 0. Collective: no. Blocks: no. Throws: UsageError for a negative
+/// Returns what is done in step `step`, counted from 0. Throws: UsageError for a negative
 /// number, or an `active` below 1.
 ProfilerAction action(const ProfileSchedule& schedule, int64_t step);
 

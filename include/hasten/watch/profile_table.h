@@ -21,7 +21,7 @@ struct ProfileEvent {
   bool is_async = false;
   /// A scope of the program's, shown on a device; its time is its kernels'.
   bool is_annotation = false;
-  /// Of its inputs; empty unless shapes are recorded.
+  /// Shapes of its inputs; empty unless they are recorded.
   std::vector<std::vector<int64_t>> input_shapes = {};
   uint64_t flops = 0;
   /// Bytes of the CPU taken and freed between its begin and end; of a device.
@@ -72,7 +72,7 @@ class ProfileAverages {
 
   const std::vector<ProfileAverage>& all() const noexcept { return averages_; }
   /// Returns the text that torch's key_averages().table gives.
-  /// Collective: no. Blocks: no. Throws: UsageError for an unknown sort_by or time_unit.
+  /// Throws: UsageError for an unknown sort_by or time_unit.
   std::string table(const ProfileTableOptions& options = {}) const;
 
  private:
@@ -83,7 +83,6 @@ class ProfileAverages {
 
 /// Returns the averages of events by name, or by name and shapes of inputs. An event inside of another of its thread
 /// counts for the outer one's total and not for its self time.
-/// Collective: no. Blocks: no. Throws: nothing.
 ProfileAverages average(std::vector<ProfileEvent> events, bool group_by_input_shapes, bool with_memory,
                         bool with_flops);
 

@@ -19,7 +19,7 @@ namespace hasten::watch {
 class Profiler {
  public:
   /// Begins step 0. One profiler a process; `process` gives the rank for names of files.
-  /// Collective: no. Blocks: no. Throws: UsageError for options that this libtorch or hasten lacks, naming them, or if
+  /// Throws: UsageError for options that this libtorch or hasten lacks, naming them, or if
   /// another profiler is on; DataError for a folder that cannot be made.
   Profiler(const process::Process& process, ProfileOptions options);
   /// As stop(), without on_trace_ready's or the disk's exceptions.
@@ -28,29 +28,26 @@ class Profiler {
   Profiler& operator=(const Profiler&) = delete;
 
   /// The step ends, and the next begins. On the thread that made the profiler.
-  /// Collective: no. Blocks: at the end of a cycle, until its trace is saved. Throws: DataError if that fails.
+  /// Blocks: at the end of a cycle, until its trace is saved. Throws: DataError if that fails.
   void step();
   int64_t step_num() const noexcept;
-  /// Ends the cycle under way, which is saved. Nothing if it has ended. Collective: no. Blocks: as step. Throws: as
+  /// Ends the cycle under way, which is saved. Nothing if it has ended. Blocks: as step. Throws: as
   /// step.
   void stop();
 
-  /// Of the last cycle that has ended; empty before.
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the events of the last cycle that has ended; empty before.
   const std::vector<ProfileEvent>& events() const noexcept;
   /// Returns the averages of events() by name, or by name and shapes.
-  /// Collective: no. Blocks: no. Throws: nothing.
   ProfileAverages key_averages(bool group_by_input_shapes = false) const;
   /// Writes the last cycle's trace, for Perfetto, chrome://tracing and HTA.
-  /// Collective: no. Blocks: on the disk. Throws: UsageError before the end of a cycle, or for a name that ends in .gz;
+  /// Blocks: on the disk. Throws: UsageError before the end of a cycle, or for a name that ends in .gz;
   /// DataError if it cannot be written.
   void export_chrome_trace(const std::string& path);
   /// Writes a value, or JSON text, into the trace of the cycle under way. Nothing outside of one.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void add_metadata(const std::string& key, const std::string& value);
   void add_metadata_json(const std::string& key, const std::string& json);
   /// Stops recording for a while, or goes on. With `all_threads = false` alone.
-  /// Collective: no. Blocks: no. Throws: UsageError with all threads, or outside of a cycle.
+  /// Throws: UsageError with all threads, or outside of a cycle.
   void toggle_collection(bool enabled);
 
  private:
@@ -59,7 +56,7 @@ class Profiler {
 };
 
 /// Runs `fn` under a profiler, whose step() it calls once a step. The profiler ends with it, also by an exception.
-/// Collective: no. Blocks: as fn and step. Throws: as Profiler, and the exceptions of fn.
+/// Blocks: as fn and step. Throws: as Profiler, and the exceptions of fn.
 void profile(const process::Process& process, ProfileOptions options, const std::function<void(Profiler&)>& fn);
 
 }  // namespace hasten::watch

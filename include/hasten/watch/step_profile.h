@@ -17,7 +17,7 @@ class StepProfile {
 
   /// Called after each step, on the thread of the loop. Begins a profile that was asked for, and ends it when its steps
   /// are over. What goes wrong is the answer.
-  /// Collective: no. Blocks: at the end of a profile, for its file. Throws: nothing.
+  /// Blocks: at the end of a profile, for its file.
   void after_step();
 
  private:

@@ -1,5 +1,5 @@
 // The common part of backends; see backend.h.
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 #include <torch/types.h>
 

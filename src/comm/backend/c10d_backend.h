@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 
@@ -12,7 +12,7 @@ using DeviceBackendMaker = std::unique_ptr<Backend> (*)(const BackendSetup& setu
 
 /// Returns true if make_device_backend can work: NCCL is built and a GPU is visible, or it has a double.
 bool has_device_backend();
-/// Collective: no; its ranks meet at the first collective. Blocks: no. Throws: what the backend throws.
+/// Collective: no; its ranks meet at the first collective. Throws: what the backend throws.
 std::unique_ptr<Backend> make_device_backend(const BackendSetup& setup, Backend& host);
 
 /// Tests: groups use `maker` in NCCL's place from now on; null: NCCL again.

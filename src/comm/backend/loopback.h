@@ -4,12 +4,12 @@
 
 #include <memory>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 
 /// Sums are multiplied by the number of ranks, gathered parts are equal, broadcast and barrier do nothing. Messages
-/// throw, since there is no rank that would take them. Collective: no. Blocks: no. Throws: nothing.
+/// throw, since there is no rank that would take them.
 std::unique_ptr<Backend> make_loopback(int rank, int world_size);
 
 }  // namespace hasten::comm

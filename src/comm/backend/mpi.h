@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 

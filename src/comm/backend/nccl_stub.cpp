@@ -1,5 +1,5 @@
 // Replaces nccl.cpp if libtorch is no CUDA build.
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 

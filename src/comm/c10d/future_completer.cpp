@@ -19,23 +19,23 @@ FutureCompleter::~FutureCompleter() {
     const std::lock_guard lock(queue_->mutex);
     queue_->stopping = true;
   }
-  queue_->asked.notify_one();
+  queue_->work_arrived.notify_one();
 }
 
 void FutureCompleter::post(std::function<void()> job, std::chrono::milliseconds linger) {
   const std::lock_guard lock(queue_->mutex);
   if (!thread_.joinable()) thread_ = start_without_signals([queue = queue_] { serve(*queue); });
   queue_->jobs.push_back({std::move(job), Clock::now() + linger});
-  if (queue_->jobs.size() == 1) queue_->asked.notify_one();
+  if (queue_->jobs.size() == 1) queue_->work_arrived.notify_one();
 }
 
 void FutureCompleter::serve(Queue& queue) {
   std::unique_lock lock(queue.mutex);
   for (;;) {
-    queue.asked.wait(lock, [&] { return queue.stopping || !queue.jobs.empty(); });
+    queue.work_arrived.wait(lock, [&] { return queue.stopping || !queue.jobs.empty(); });
     if (queue.jobs.empty()) return;
     if (!queue.stopping && Clock::now() < queue.jobs.front().begin) {
-      queue.asked.wait_until(lock, queue.jobs.front().begin, [&] { return queue.stopping; });
+      queue.work_arrived.wait_until(lock, queue.jobs.front().begin, [&] { return queue.stopping; });
       continue;
     }
     Job job = std::move(queue.jobs.front());

@@ -36,7 +36,7 @@ class FutureCompleter {
   /// The thread's part, which it keeps: the last owner of the completer may be a job.
   struct Queue {
     std::mutex mutex;
-    std::condition_variable asked;
+    std::condition_variable work_arrived;
     std::deque<Job> jobs;
     bool stopping = false;
   };

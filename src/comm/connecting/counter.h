@@ -68,13 +68,13 @@ constexpr std::chrono::milliseconds kSleep{100};
 
 /// Polls until `ready()`; false when the patience is at its end.
 template <class Ready>
-bool look(const SpinPolicy& patience, const Ready& ready);
+bool look(const SpinPolicy& spin, const Ready& ready);
 
 /// Waits until the counter has reached `target`. `check` is called between two sleeps and throws to give up. A peer
 /// that has raised the counter and then gone has come all the same.
 template <class Check>
-void wait(Counter& counter, uint32_t target, const SpinPolicy& patience, const Check& check) {
-  if (look(patience, [&] { return counter.reached(target); })) return;
+void wait(Counter& counter, uint32_t target, const SpinPolicy& spin, const Check& check) {
+  if (look(spin, [&] { return counter.reached(target); })) return;
   for (;;) {
     const uint32_t seen = counter.value.load();
     if (Counter::reached(seen, target)) return;
@@ -93,14 +93,14 @@ void wait(Counter& counter, uint32_t target, const SpinPolicy& patience, const C
 void pause_or_yield(bool yields);
 
 template <class Ready>
-bool look(const SpinPolicy& patience, const Ready& ready) {
+bool look(const SpinPolicy& spin, const Ready& ready) {
   constexpr int kLooksPerClock = 64;
   if (ready()) return true;
-  const auto end = std::chrono::steady_clock::now() + patience.time;
+  const auto end = std::chrono::steady_clock::now() + spin.time;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) return true;
-      pause_or_yield(patience.yields);
+      pause_or_yield(spin.yields);
     }
     pause_or_yield(true);
   } while (std::chrono::steady_clock::now() < end);

@@ -27,9 +27,9 @@ using std::chrono::milliseconds;
 
 // A sleeper takes 50 us and more to wake, which is longer than most messages are on their way. A poll is a system call
 // and takes long enough to yield the core after each.
-shared::SpinPolicy patience_of(int world_size) {
-  const auto patience = shared::SpinPolicy::of(world_size);
-  return {.yields = true, .time = std::min(patience.time, std::chrono::microseconds(200))};
+shared::SpinPolicy spin_policy_of(int world_size) {
+  const auto spin = shared::SpinPolicy::of(world_size);
+  return {.yields = true, .time = std::min(spin.time, std::chrono::microseconds(200))};
 }
 
 constexpr milliseconds kSleep{100};
@@ -93,14 +93,14 @@ PeerConnections::Round::Round(const Header& call, std::vector<at::Tensor> parts,
     : call_(call),
       parts_(std::move(parts)),
       finish_(std::move(finish)),
-      said_(parts_.size()),
+      headers_(parts_.size()),
       num_missing_(parts_.size() - 1) {}
 
 void PeerConnections::Round::complete(const RankNames& names) {
   try {
-    for (size_t rank = 1; rank < said_.size(); ++rank) {
-      if (same_call(*said_[0], *said_[rank])) continue;
-      throw Backend::Mismatch(difference(names.of(0), *said_[0], names.of(static_cast<int>(rank)), *said_[rank]));
+    for (size_t rank = 1; rank < headers_.size(); ++rank) {
+      if (same_call(*headers_[0], *headers_[rank])) continue;
+      throw Backend::Mismatch(difference(names.of(0), *headers_[0], names.of(static_cast<int>(rank)), *headers_[rank]));
     }
     if (finish_) finish_();
   } catch (...) {
@@ -125,7 +125,7 @@ PeerConnections::PeerConnections(const BackendSetup& setup)
     : rank_(setup.rank),
       timeout_(setup.options.timeout),
       names_(setup.names),
-      patience_(patience_of(setup.world_size)),
+      spin_(spin_policy_of(setup.world_size)),
       peers_(static_cast<size_t>(setup.world_size)) {
   connect(setup);
 }
@@ -191,7 +191,7 @@ void PeerConnections::start(const std::shared_ptr<Round>& round) {
   const std::lock_guard order(writing_);
   {
     const std::lock_guard lock(reading_);
-    round->said_[rank_] = round->call_;
+    round->headers_[rank_] = round->call_;
     for (int step = 1; step < world_size(); ++step) {
       peers_[(rank_ + step) % world_size()].expected.push_back(round);
     }
@@ -251,7 +251,7 @@ void PeerConnections::write_unsent() {
 bool PeerConnections::is_over(const Round& round) const {
   if (round.num_missing_ == 0 || closed_) return true;
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
-    if (!round.said_[peer] && !peers_[peer].lost.empty()) return true;
+    if (!round.headers_[peer] && !peers_[peer].lost.empty()) return true;
   }
   return false;
 }
@@ -296,7 +296,7 @@ bool PeerConnections::read_message(int from) {
                                : receive(unwanted.data(), std::min(unwanted.size(), size - offset));
     if (!has_come) return false;
   }
-  round.said_[from] = peer.header;
+  round.headers_[from] = peer.header;
   peer.num_read = 0;
   const auto ended = std::move(peer.expected.front());
   peer.expected.pop_front();
@@ -332,7 +332,7 @@ bool PeerConnections::done(const Round& round) {
 
 void PeerConnections::wait(const Round& round) {
   const auto deadline = Clock::now() + timeout_.load();
-  if (!shared::look(patience_, [&] { return done(round); })) {
+  if (!shared::look(spin_, [&] { return done(round); })) {
     std::unique_lock lock(reading_);
     while (!is_over(round) && Clock::now() < deadline) {
       sleep(lock);
@@ -345,7 +345,7 @@ void PeerConnections::wait(const Round& round) {
   if (closed_) throw std::runtime_error("this rank has closed the group");
   std::vector<int> missing;
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (round.said_[peer]) continue;
+    if (round.headers_[peer]) continue;
     missing.push_back(peer);
     if (peers_[peer].lost.empty()) continue;
     throw std::runtime_error(text("rank ", names_.of(peer), ' ', peers_[peer].lost));

@@ -22,9 +22,9 @@
 #include <thread>
 #include <vector>
 
+#include "comm/backend/backend.h"
 #include "comm/connecting/counter.h"
 #include "comm/types/header.h"
-#include "hasten/comm/backend/backend.h"
 #include "hasten/core/socket.h"
 
 namespace hasten::comm {
@@ -47,7 +47,7 @@ class PeerConnections {
     std::vector<at::Tensor> parts_;
     std::function<void()> finish_;
     /// Each rank's header; nothing if its message has not been read to its end.
-    std::vector<std::optional<Header>> said_;
+    std::vector<std::optional<Header>> headers_;
     size_t num_missing_;
     std::exception_ptr error_ = {};
   };
@@ -116,7 +116,7 @@ class PeerConnections {
   const int rank_;
   std::atomic<std::chrono::milliseconds> timeout_;
   const RankNames names_;
-  const shared::SpinPolicy patience_;
+  const shared::SpinPolicy spin_;
   std::vector<Peer> peers_;
   std::atomic<bool> closed_ = false;
 

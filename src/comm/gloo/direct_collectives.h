@@ -5,8 +5,8 @@
 // in the order of the ranks, so the results are equal bit for bit.
 #pragma once
 
+#include "comm/backend/backend.h"
 #include "comm/connecting/peer_connections.h"
-#include "hasten/comm/backend/backend.h"
 
 namespace hasten::comm {
 

@@ -1,11 +1,11 @@
 // Which backend carries CPU tensors; see make_cpu_backend in backend.h.
 #include <torch/types.h>
 
+#include "comm/backend/backend.h"
 #include "comm/backend/mpi.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/shared/memory/segment_setup.h"
 #include "comm/store/store_all_gather.h"
-#include "hasten/comm/backend/backend.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/core/text.h"

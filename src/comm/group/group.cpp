@@ -95,7 +95,7 @@ int64_t meet(const Group::Impl& group, const Store& store, std::chrono::millisec
   auto words_due = Clock::now() + kFirstWords;
   auto pause = std::chrono::milliseconds(1);
   while (store.add("arrivals", 0) < (meeting + 1) * group.world_size) {
-    if (const auto words = group.failure()) throw CommError(group.origin(), "connect", *words);
+    if (const auto message = group.failure()) throw CommError(group.origin(), "connect", *message);
     if (Clock::now() > words_due) {
       const auto missing = missing_ranks();
       int lowest = 0;
@@ -175,8 +175,8 @@ Backend* Group::Impl::device_backend() {
   // A store that is gone is no failure: a rank may have ended with all that it had to do.
   const auto look = [this]() -> std::optional<std::string> {
     if (failed_) return "";
-    auto words = failure();
-    return words == kStoreIsGone ? std::nullopt : std::move(words);
+    auto message = failure();
+    return message == kStoreIsGone ? std::nullopt : std::move(message);
   };
   watch_ = std::make_unique<FailureWatch>(look, [this] { close_after_peer(); });
   const std::lock_guard publish(backends_mutex_);
@@ -290,13 +290,13 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
   // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
   // leaves none. The short wait covers a store that is slower than the connection.
   const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out || rejoined_ ? 0 : 500);
-  auto words = failure();
-  while (!words && Clock::now() < deadline) {
+  auto message = failure();
+  while (!message && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    words = failure();
+    message = failure();
   }
-  if (words == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *words);
-  if (words) return text(what, " was not completed because ", *words);
+  if (message == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *message);
+  if (message) return text(what, " was not completed because ", *message);
   if (!timed_out && backend_words.find("NCCL") != std::string::npos) {
     return text(what, " was not completed, for NCCL failed. NCCL_DEBUG=INFO shows more (", backend_words, ").");
   }
@@ -313,15 +313,15 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
               backend_words, ").");
 }
 
-void Group::Impl::fail(const std::string& words) noexcept {
+void Group::Impl::fail(const std::string& message) noexcept {
   try {
-    if (run_store) run_store->set_once(kFailureKey, text("rank ", rank, " failed: ", words));
+    if (run_store) run_store->set_once(kFailureKey, text("rank ", rank, " failed: ", message));
   } catch (const std::exception&) {
     // The store is gone: its server has ended, and no rank is left to notify.
   }
   failed_ = true;
   close_backends();
-  for (const auto& child : children()) child->fail(words);
+  for (const auto& child : children()) child->fail(message);
 }
 
 void Group::Impl::close_after_peer() noexcept {
@@ -527,8 +527,8 @@ void Group::set_timeout(std::chrono::milliseconds timeout) const {
   impl_->set_timeout(timeout);
 }
 
-void Group::fail(const std::string& words) const noexcept {
-  impl_->fail(words);
+void Group::fail(const std::string& message) const noexcept {
+  impl_->fail(message);
 }
 
 std::optional<Store> Group::store() const {

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "comm/backend/backend.h"
 #include "comm/group/failure_watch.h"
 #include "comm/group/recorded_call.h"
 #include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
-#include "hasten/comm/backend/backend.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
@@ -133,7 +133,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
   void set_timeout(std::chrono::milliseconds timeout);
 
-  void fail(const std::string& words) noexcept;
+  void fail(const std::string& message) noexcept;
   /// Closes this rank's end because another rank has failed.
   void close_after_peer() noexcept;
   std::optional<std::string> failure() const noexcept;

@@ -71,12 +71,12 @@ flight::CallFacts facts_of(int group, OpType type, const std::source_location& s
 
 // "all_reduce(mean) of float32 [73] for gradients, bucket 0"
 std::string event_name(const flight::CallFacts& facts) {
-  std::string words = facts.label.operation;
-  if (facts.label.reduction != nullptr) words += text('(', facts.label.reduction, ')');
-  if (facts.label.dtype != nullptr) words += text(" of ", facts.label.dtype, " [", join(facts.sizes), ']');
-  if (facts.purpose == nullptr) return words;
-  words += text(" for ", facts.purpose);
-  return facts.purpose_number < 0 ? words : text(words, ' ', facts.purpose_number);
+  std::string message = facts.label.operation;
+  if (facts.label.reduction != nullptr) message += text('(', facts.label.reduction, ')');
+  if (facts.label.dtype != nullptr) message += text(" of ", facts.label.dtype, " [", join(facts.sizes), ']');
+  if (facts.purpose == nullptr) return message;
+  message += text(" for ", facts.purpose);
+  return facts.purpose_number < 0 ? message : text(message, ' ', facts.purpose_number);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 
 namespace hasten::comm {
 

@@ -77,7 +77,7 @@ std::string Handshake::start() {
   hello.to = static_cast<uint32_t>(peer_);
   std::memcpy(hello.nonce, nonce_.data(), kHashBytes);
   hello.nonce_address = reinterpret_cast<uintptr_t>(nonce_.data());
-  return said_ = handshake_bytes(hello);
+  return transcript_ = handshake_bytes(hello);
 }
 
 size_t Handshake::num_expected() const {
@@ -116,35 +116,35 @@ std::string Handshake::take_hello(std::string_view message) {
   if (!is_rank || hello.to != static_cast<uint32_t>(rank_))
     refuse_peer(text("it says to be rank ", hello.rank, " that calls rank ", hello.to));
   peer_ = static_cast<int>(hello.rank);
-  said_ = message;
+  transcript_ = message;
   ChallengeMessage challenge{};
   std::memcpy(challenge.nonce, nonce_.data(), kHashBytes);
   challenge.nonce_address = reinterpret_cast<uintptr_t>(nonce_.data());
   challenge.can_pull = probe_(hello.nonce_address, {hello.nonce, kHashBytes});
-  said_ += without_mac(challenge);
-  std::memcpy(challenge.mac, hmac(key_, "server" + said_).data(), kHashBytes);
+  transcript_ += without_mac(challenge);
+  std::memcpy(challenge.mac, hmac(key_, "server" + transcript_).data(), kHashBytes);
   state_ = State::kProof;
   return handshake_bytes(challenge);
 }
 
 std::string Handshake::take_challenge(std::string_view message) {
   const auto challenge = handshake_of<ChallengeMessage>(message);
-  said_ += without_mac(challenge);
-  if (!same_hash(hmac(key_, "server" + said_), {challenge.mac, kHashBytes}))
+  transcript_ += without_mac(challenge);
+  if (!same_hash(hmac(key_, "server" + transcript_), {challenge.mac, kHashBytes}))
     refuse_peer("it does not know the key of this run");
   peer_can_pull_ = challenge.can_pull != 0;
   ProofMessage proof{};
   proof.can_pull = probe_(challenge.nonce_address, {challenge.nonce, kHashBytes});
-  said_ += without_mac(proof);
-  std::memcpy(proof.mac, hmac(key_, "client" + said_).data(), kHashBytes);
+  transcript_ += without_mac(proof);
+  std::memcpy(proof.mac, hmac(key_, "client" + transcript_).data(), kHashBytes);
   state_ = State::kDone;
   return handshake_bytes(proof);
 }
 
 void Handshake::take_proof(std::string_view message) {
   const auto proof = handshake_of<ProofMessage>(message);
-  said_ += without_mac(proof);
-  if (!same_hash(hmac(key_, "client" + said_), {proof.mac, kHashBytes}))
+  transcript_ += without_mac(proof);
+  if (!same_hash(hmac(key_, "client" + transcript_), {proof.mac, kHashBytes}))
     refuse_peer("it does not know the key of this run");
   peer_can_pull_ = proof.can_pull != 0;
   state_ = State::kDone;

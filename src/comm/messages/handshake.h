@@ -49,7 +49,7 @@ class Handshake {
   int rank_, peer_, world_size_;
   Probe probe_;
   Bytes nonce_ = random_bytes();
-  std::string said_;  // all messages so far
+  std::string transcript_;  // all messages so far
   bool peer_can_pull_ = false;
 };
 

@@ -22,10 +22,10 @@ void Messages::Impl::listen(const Group& group) {
   const std::string host = named.empty() ? shared::this_host() : named;
   const std::string drawn = hex(random_bytes());
   const auto first = gather_text(group, text(options.run_key.empty() ? 0 : 1, drawn, host));
-  has_key = std::all_of(first.begin(), first.end(), [](const std::string& said) { return said[0] == '1'; });
+  has_key = std::all_of(first.begin(), first.end(), [](const std::string& entry) { return entry[0] == '1'; });
   key = has_key ? options.run_key : first[0].substr(1, 2 * kHashBytes);
-  const bool one_host = std::all_of(first.begin(), first.end(), [&](const std::string& said) {
-    return !host.empty() && said.substr(1 + 2 * kHashBytes) == host;
+  const bool one_host = std::all_of(first.begin(), first.end(), [&](const std::string& entry) {
+    return !host.empty() && entry.substr(1 + 2 * kHashBytes) == host;
   });
   const PeerAddress mine = listen_at(host, group.options(), !one_host);
   const auto all = gather_text(group, packed(mine));

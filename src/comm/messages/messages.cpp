@@ -31,10 +31,10 @@ constexpr int kMostRanks = 32'767;
 
 }  // namespace
 
-Messages::Impl::Impl(int own_rank, int num_ranks, MessageSink& receiver, const MessagesOptions& wanted)
+Messages::Impl::Impl(int own_rank, int num_ranks, MessageSink& receiver, const MessagesOptions& requested)
     : rank(own_rank),
       world_size(num_ranks),
-      options(wanted),
+      options(requested),
       sink(receiver),
       epoll(epoll_create1(EPOLL_CLOEXEC)),
       bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),

@@ -1,13 +1,13 @@
 // The shared memory backend: CPU tensors of ranks on one host; see shared/ for its parts.
 #include <torch/types.h>
 
+#include "comm/backend/backend.h"
 #include "comm/backend/reduction.h"
 #include "comm/backend/transfer_of.h"
 #include "comm/shared/algorithms/queue.h"
 #include "comm/shared/memory/segment_allocator.h"
 #include "comm/shared/memory/segment_setup.h"
 #include "comm/shared/messages/mailbox.h"
-#include "hasten/comm/backend/backend.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm {

@@ -79,17 +79,17 @@ void wait_for_listener(const TcpStoreOptions& options) {
   addrinfo* found = nullptr;
   if (getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found) != 0) return;
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  constexpr auto kSayAfter = std::chrono::seconds(10);
+  constexpr auto kWarnAfter = std::chrono::seconds(10);
   const auto begin = std::chrono::steady_clock::now(), deadline = begin + options.timeout;
   auto pause = std::chrono::milliseconds(1);
-  bool said = false;
+  bool warned = false;
   ListenerAnswer answer;
   while (std::chrono::steady_clock::now() < deadline) {
     answer = ask_listener(found);
     if (answer.listens) return;
     if (answer.no_way_here) throw NoWay(words_of_no_way(answer.error, true));
-    if (answer.no_way && !said && std::chrono::steady_clock::now() - begin > kSayAfter) {
-      said = true;
+    if (answer.no_way && !warned && std::chrono::steady_clock::now() - begin > kWarnAfter) {
+      warned = true;
       Logger("comm").warning(text("the store at ", options.host, ':', options.port, " cannot be reached: ",
                                   words_of_no_way(answer.error, false), "; trying until the timeout."));
     }

@@ -61,8 +61,8 @@ void detail::throw_part_of_unknown_size(size_t part) {
                    "no positions. Concatenate datasets that do.");
 }
 
-void detail::throw_part_gave(size_t part, size_t given, size_t asked) {
-  throw DataError(kOrigin, "", "part ", part, " of a concatenation gave ", given, " where ", asked,
+void detail::throw_part_gave(size_t part, size_t given, size_t requested) {
+  throw DataError(kOrigin, "", "part ", part, " of a concatenation gave ", given, " where ", requested,
                   " were asked for. A dataset gives one element or row a sample.");
 }
 

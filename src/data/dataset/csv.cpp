@@ -235,13 +235,13 @@ std::vector<std::string> names_of(const std::string& path, const std::vector<Fie
 
 std::vector<Column> columns_of(const std::string& path, const std::vector<std::string>& names,
                                const CsvOptions& options) {
-  std::vector<CsvColumn> wanted = options.columns;
-  if (wanted.empty()) {
-    for (const std::string& name : names) wanted.push_back({name, CsvType::kText, {}});
+  std::vector<CsvColumn> requested = options.columns;
+  if (requested.empty()) {
+    for (const std::string& name : names) requested.push_back({name, CsvType::kText, {}});
   }
   std::set<std::string> seen;
   std::vector<Column> columns;
-  for (const CsvColumn& column : wanted) {
+  for (const CsvColumn& column : requested) {
     const auto found = std::find(names.begin(), names.end(), column.name);
     if (found == names.end()) {
       throw UsageError(kOrigin, "'", path, "' has no column '", column.name, "'", guess_end(column.name, names),

@@ -17,7 +17,7 @@ namespace hasten::data {
 using DataFile = std::shared_ptr<const files::MappedFile>;
 
 /// Maps the file so that tensors over it may be written to. `expected` ("a .npy file") is the expected kind of file.
-/// Collective: no. Blocks: on the file. Throws: DataError if it cannot be opened or mapped, or is a stand-in of Git
+/// Blocks: on the file. Throws: DataError if it cannot be opened or mapped, or is a stand-in of Git
 /// LFS.
 DataFile open_data_file(const std::string& path, std::string_view expected);
 

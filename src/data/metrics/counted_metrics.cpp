@@ -157,7 +157,7 @@ void ConfusionMatrix::update(const Tensor& predictions, const Tensor& targets) {
   }
   const Tensor mask = counted(targets, options_.ignore_index);
   const Tensor found = (scores ? predictions.argmax(1) : predictions).masked_select(mask).to(at::kLong);
-  const Tensor wanted = targets.masked_select(mask).to(at::kLong);
+  const Tensor actual = targets.masked_select(mask).to(at::kLong);
   const int64_t classes = options_.num_classes;
   const auto check = [&](const char* what, const Tensor& values) {
     const Tensor bad = values.masked_select(values.lt(0).logical_or(values.ge(classes)));
@@ -166,10 +166,10 @@ void ConfusionMatrix::update(const Tensor& predictions, const Tensor& targets) {
                      "; expected 0 to ", classes - 1, ". Set num_classes, or ignore_index.");
   };
   check("a prediction", found);
-  check("a target", wanted);
+  check("a target", actual);
   // A new tensor: copies of the metric share the old one.
   counts_ =
-      counts_ + torch::bincount(wanted * classes + found, {}, classes * classes).view({classes, classes}).to(at::kCPU);
+      counts_ + torch::bincount(actual * classes + found, {}, classes * classes).view({classes, classes}).to(at::kCPU);
 }
 
 Confusion ConfusionMatrix::compute(const comm::Group& group) const {
@@ -179,7 +179,7 @@ Confusion ConfusionMatrix::compute(const comm::Group& group) const {
 namespace {
 
 struct Outcomes {
-  Tensor both, wanted, found;  // double [classes]: true positives, samples and predictions of a class
+  Tensor both, actual, found;  // double [classes]: true positives, samples and predictions of a class
 };
 
 Outcomes outcomes(const Tensor& counts) {
@@ -192,20 +192,20 @@ double Confusion::accuracy() const {
   return counts.trace().item<double>() / counts.sum().item<double>();
 }
 Tensor Confusion::precision() const {
-  const auto [both, wanted, found] = outcomes(counts);
+  const auto [both, actual, found] = outcomes(counts);
   return both / found;
 }
 Tensor Confusion::recall() const {
-  const auto [both, wanted, found] = outcomes(counts);
-  return both / wanted;
+  const auto [both, actual, found] = outcomes(counts);
+  return both / actual;
 }
 Tensor Confusion::iou() const {
-  const auto [both, wanted, found] = outcomes(counts);
-  return both / (wanted + found - both);
+  const auto [both, actual, found] = outcomes(counts);
+  return both / (actual + found - both);
 }
 Tensor Confusion::dice() const {
-  const auto [both, wanted, found] = outcomes(counts);
-  return 2 * both / (wanted + found);
+  const auto [both, actual, found] = outcomes(counts);
+  return 2 * both / (actual + found);
 }
 double Confusion::mean_iou() const {
   return mean_without_nan(iou());

@@ -1,5 +1,5 @@
 // Broadcasting generator states; see rng_sync.h.
-#include "hasten/data/sampler/rng_sync.h"
+#include "data/sampler/rng_sync.h"
 
 #include "hasten/comm/types/purpose.h"
 #include "hasten/process/random.h"

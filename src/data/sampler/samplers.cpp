@@ -172,9 +172,9 @@ void SeedableWeightedSampler::begin_epoch(uint64_t epoch) {
 
 size_t SeedableWeightedSampler::at(size_t position) const {
   if (options_.order == Order::kTorch) return drawn_[position];
-  const double wanted = keyed_uniform(seed(), epoch(), position) * weights_.back();
-  const auto found = std::upper_bound(weights_.begin(), weights_.end(), wanted);
-  // Rounding may make `wanted` the whole sum; the last sample with a weight is meant then.
+  const double requested = keyed_uniform(seed(), epoch(), position) * weights_.back();
+  const auto found = std::upper_bound(weights_.begin(), weights_.end(), requested);
+  // Rounding may make `requested` the whole sum; the last sample with a weight is meant then.
   const auto last = std::lower_bound(weights_.begin(), weights_.end(), weights_.back());
   return static_cast<size_t>(std::min(found, last) - weights_.begin());
 }

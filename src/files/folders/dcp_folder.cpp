@@ -96,16 +96,17 @@ class DcpSource : public NamedSource {
 
  private:
   PythonTensor tensor_of(size_t index, const ChunkPlace& chunk) const {
-    const TensorInfo& wanted = info(names()[index]);
+    const TensorInfo& requested = info(names()[index]);
     const PythonFile file = files_->read(chunk);
     if (!file.value().is_tensor() || file.value().as_tensor().storage == nullptr) {
-      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is a ", file.value().type_name(),
-                ", expected a tensor.");
+      fail_data(file.path(), "the chunk of '", requested.name, "' at ", chunk.offset, " is a ",
+                file.value().type_name(), ", expected a tensor.");
     }
     const PythonTensor& tensor = file.value().as_tensor();
-    if (tensor.shape != chunk.box.size || tensor.dtype != wanted.dtype) {
-      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is ", torch_name(tensor.dtype),
-                " [", join(tensor.shape), "], expected ", torch_name(wanted.dtype), " [", join(chunk.box.size), "].");
+    if (tensor.shape != chunk.box.size || tensor.dtype != requested.dtype) {
+      fail_data(file.path(), "the chunk of '", requested.name, "' at ", chunk.offset, " is ", torch_name(tensor.dtype),
+                " [", join(tensor.shape), "], expected ", torch_name(requested.dtype), " [", join(chunk.box.size),
+                "].");
     }
     return tensor;
   }

@@ -91,12 +91,12 @@ void copy_read(const Manifest& have, const std::vector<WantedBox>& want, const L
   for (const LoadCopy& copy : read.copies) {
     const ManifestTensor& tensor = have.tensors[copy.tensor];
     const ManifestPiece& piece = tensor.pieces[copy.piece];
-    const Box& wanted = want[copy.want].box;
-    const Box common = *intersection(piece.box, wanted);
+    const Box& requested = want[copy.want].box;
+    const Box common = *intersection(piece.box, requested);
     const size_t item = element_bytes(tensor.info.dtype);
-    const auto strides = contiguous_strides(wanted.size);
+    const auto strides = contiguous_strides(requested.size);
     int64_t base = 0;
-    for (size_t d = 0; d < strides.size(); ++d) base += (common.offset[d] - wanted.offset[d]) * strides[d];
+    for (size_t d = 0; d < strides.size(); ++d) base += (common.offset[d] - requested.offset[d]) * strides[d];
     // The bytes begin at the first element of the common part. Its rows lie as far apart as in the piece.
     copy_elements(static_cast<const char*>(bytes) + (copy.begin - read.begin), contiguous_strides(piece.box.size),
                   static_cast<char*>(targets[copy.want]) + base * static_cast<int64_t>(item), strides, common.size,

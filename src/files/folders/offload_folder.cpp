@@ -103,12 +103,12 @@ class OffloadSource : public TensorSource {
   Dtype dtype_of(const std::string& name, const Value& entry, Dtype there) const {
     const Value* dtype = entry.find("dtype");
     if (dtype == nullptr || dtype->is_null()) return there;
-    const auto wanted = dtype->is_string() ? dtype_of_torch_name(dtype->as_string()) : std::nullopt;
-    if (!wanted || (*wanted != there && !can_convert(there, *wanted))) {
+    const auto requested = dtype->is_string() ? dtype_of_torch_name(dtype->as_string()) : std::nullopt;
+    if (!requested || (*requested != there && !can_convert(there, *requested))) {
       refuse(index_path(folder_), text("the entry '", name, "' asks for the dtype ", dtype->to_json(),
                                        " of a tensor of ", torch_name(there), ". Correct the entry."));
     }
-    return *wanted;
+    return *requested;
   }
 
   void add(const std::string& name, const Value& entry) {
@@ -155,11 +155,11 @@ class OffloadSource : public TensorSource {
   static void require_size(const Place& place) {
     std::error_code error;
     const auto size = fs::file_size(place.path, error);
-    const auto wanted =
+    const auto requested =
         static_cast<uint64_t>(std::max<int64_t>(bytes_of(place.info), bytes_of(place.info) == 0 ? 1 : 0));
     if (error) refuse(place.path, "the index names this file, but it cannot be read: " + error.message() + ".");
-    if (size != wanted)
-      refuse(place.path, text("has ", size, " bytes, the index says ", wanted, ". Write the folder again."));
+    if (size != requested)
+      refuse(place.path, text("has ", size, " bytes, the index says ", requested, ". Write the folder again."));
   }
 
   static std::string read_file(const Place& place) {

@@ -9,11 +9,11 @@
 
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
+#include "files/folders/weight_search.h"
 #include "hasten/core/sentence.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
 #include "hasten/files/folders/manifest.h"
-#include "hasten/files/folders/weight_search.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/hf_index.h"
 #include "hasten/files/safetensors/safetensors_header.h"
@@ -76,18 +76,18 @@ class JoinedSource : public NamedSource {
                const WeightFiles& found)
       : NamedSource(std::move(path)), form_(form) {
     for (const std::string& words : found.remarks) remark(words);
-    std::vector<std::unordered_set<std::string>> wanted(sources.size());
+    std::vector<std::unordered_set<std::string>> requested(sources.size());
     for (const auto& [name, file] : found.tensors) {
       if (!sources[file]->contains(name)) {
         throw DataError(kOrigin, found.index, "'", found.index, "' has tensor '", name, "' in '", found.files[file],
                         "', which has no such tensor. Get the folder again.");
       }
-      wanted[file].insert(name);
+      requested[file].insert(name);
     }
     std::vector<std::string> left_out;
     for (size_t i = 0; i < sources.size(); ++i) {
       for (const std::string& name : sources[i]->names()) {
-        if (!found.index.empty() && !wanted[i].contains(name)) {
+        if (!found.index.empty() && !requested[i].contains(name)) {
           left_out.push_back(name);
           continue;
         }
@@ -236,12 +236,13 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
   const Manifest manifest = read_manifest(folder);
   std::unordered_map<std::string, std::string> kinds;
   for (const ManifestTensor& tensor : manifest.tensors) kinds[tensor.info.name] = tensor.kind;
-  const std::string wanted = part.empty() ? "model" : part;
-  const std::string prefix = wanted + "/";
+  const std::string requested = part.empty() ? "model" : part;
+  const std::string prefix = requested + "/";
   return renamed(open_hasten_folder(folder), [&](const std::string& name) {
-    if (kinds[name] != wanted) return std::string();
-    return wanted != "model" && wanted.starts_with("model") && name.starts_with(prefix) ? name.substr(prefix.size())
-                                                                                        : name;
+    if (kinds[name] != requested) return std::string();
+    return requested != "model" && requested.starts_with("model") && name.starts_with(prefix)
+               ? name.substr(prefix.size())
+               : name;
   });
 }
 

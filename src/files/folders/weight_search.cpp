@@ -1,5 +1,5 @@
 // The search of load_checkpoint_in_model, safetensors first; see weight_search.h.
-#include "hasten/files/folders/weight_search.h"
+#include "files/folders/weight_search.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -13,10 +13,10 @@
 namespace hasten::files {
 namespace {
 
-void check_hash(core::Digest& digest, const std::string& wanted, const std::string& source) {
+void check_hash(core::Digest& digest, const std::string& expected, const std::string& source) {
   const auto found = digest.hex();
-  if (wanted.empty() || found == wanted) return;
-  throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", wanted,
+  if (expected.empty() || found == expected) return;
+  throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", expected,
                   ". Fetch another copy, or correct FetchOptions::sha256.");
 }
 

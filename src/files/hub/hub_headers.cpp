@@ -43,9 +43,9 @@ class HeaderReader {
     if (head.bytes.size() >= kLengthBytes && std::endian::native == std::endian::little)
       std::memcpy(&length, head.bytes.data(), kLengthBytes);
     // The rest of a long header. The parser rejects a header that is too long for any file.
-    const uint64_t have = head.bytes.size(), wanted = std::min(length, head.file_bytes) + kLengthBytes;
-    if (wanted > have && have < head.file_bytes && length <= (100u << 20))
-      head.bytes += part(file, have, wanted - have).bytes;
+    const uint64_t have = head.bytes.size(), requested = std::min(length, head.file_bytes) + kLengthBytes;
+    if (requested > have && have < head.file_bytes && length <= (100u << 20))
+      head.bytes += part(file, have, requested - have).bytes;
     return parse_safetensors_header(repo_ + "/" + file, head.bytes, head.file_bytes);
   }
 

@@ -125,26 +125,26 @@ class ZipFile {
 
   PythonValue load(const PythonValue& id) {
     if (!is_storage_id(id)) bad_id("a persistent id is no storage's");
-    const StorageId wanted = parse_id(id);
-    const auto found = storages_.find(wanted.key);
+    const StorageId requested = parse_id(id);
+    const auto found = storages_.find(requested.key);
     if (found != storages_.end()) {
       // Tensors of several dtypes may view one untyped storage; each has it with its own class.
-      if (found->second->bytes != wanted.bytes) bad_id(text("storage '", wanted.key, "' has two sizes"));
+      if (found->second->bytes != requested.bytes) bad_id(text("storage '", requested.key, "' has two sizes"));
       PythonValue value = storage_value(found->second);
-      if (wanted.dtype == found->second->dtype) return value;
+      if (requested.dtype == found->second->dtype) return value;
       PythonTensor tensor = value.as_tensor();
-      tensor.dtype = wanted.dtype;
-      tensor.shape = {wanted.bytes / static_cast<int64_t>(element_bytes(wanted.dtype))};
+      tensor.dtype = requested.dtype;
+      tensor.shape = {requested.bytes / static_cast<int64_t>(element_bytes(requested.dtype))};
       return tensor;
     }
     auto storage = std::make_shared<PythonStorage>();
-    storage->key = wanted.key;
-    storage->device = wanted.location;
-    storage->dtype = wanted.dtype;
-    storage->bytes = wanted.bytes;
+    storage->key = requested.key;
+    storage->device = requested.location;
+    storage->dtype = requested.dtype;
+    storage->bytes = requested.bytes;
     storage->swapped = swapped_;
-    if (wanted.location != "meta") attach(*storage);
-    storages_.emplace(wanted.key, storage);
+    if (requested.location != "meta") attach(*storage);
+    storages_.emplace(requested.key, storage);
     return storage_value(std::move(storage));
   }
 
@@ -227,25 +227,25 @@ class LegacyFile {
         id[size_t{0}].as_string() == "module")
       return id[1];
     if (!is_storage_id(id)) bad_id("a persistent id is no storage's");
-    const StorageId wanted = parse_id(id);
-    auto& root = roots_[wanted.key];
+    const StorageId requested = parse_id(id);
+    auto& root = roots_[requested.key];
     if (root == nullptr) {
       root = std::make_shared<PythonStorage>();
-      root->key = wanted.key;
-      root->device = wanted.location;
-      root->dtype = wanted.dtype;
-      root->bytes = wanted.bytes;
+      root->key = requested.key;
+      root->device = requested.location;
+      root->dtype = requested.dtype;
+      root->bytes = requested.bytes;
       root->swapped = swapped_;
-    } else if (root->bytes != wanted.bytes) {
-      bad_id(text("storage '", wanted.key, "' has two sizes"));
+    } else if (root->bytes != requested.bytes) {
+      bad_id(text("storage '", requested.key, "' has two sizes"));
     }
-    return storage_value(wanted.view == nullptr ? root : view_of(root, wanted));
+    return storage_value(requested.view == nullptr ? root : view_of(root, requested));
   }
 
-  std::shared_ptr<PythonStorage> view_of(const std::shared_ptr<PythonStorage>& root, const StorageId& wanted) {
-    const auto& view = wanted.view->as_items();
+  std::shared_ptr<PythonStorage> view_of(const std::shared_ptr<PythonStorage>& root, const StorageId& requested) {
+    const auto& view = requested.view->as_items();
     if (view.size() < 3 || !view[0].is_string()) bad_id("a view of a storage has another form");
-    const int64_t begin = checked_bytes(view[1], wanted.dtype), bytes = checked_bytes(view[2], wanted.dtype);
+    const int64_t begin = checked_bytes(view[1], requested.dtype), bytes = checked_bytes(view[2], requested.dtype);
     if (begin > root->bytes || bytes > root->bytes - begin) bad_id("a view of a storage goes beyond it");
     auto& storage = by_view_[view[0].as_string()];
     if (storage == nullptr) {

@@ -110,8 +110,8 @@ const char* kind_name(Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-[[noreturn]] void wrong_kind(const PythonValue& value, const char* wanted) {
-  throw DataError(kOrigin, "", "a Python value is a ", value.type_name(), " where a ", wanted,
+[[noreturn]] void wrong_kind(const PythonValue& value, const char* expected) {
+  throw DataError(kOrigin, "", "a Python value is a ", value.type_name(), " where a ", expected,
                   " is expected. Look at the file with 'hasten checkpoint show'.");
 }
 
@@ -244,8 +244,8 @@ PythonValue PythonValue::cycle() {
 }
 
 template <class T>
-T& PythonValue::node_as(const char* wanted, bool right) const {
-  if (!right || !has_node_) wrong_kind(*this, wanted);
+T& PythonValue::node_as(const char* expected, bool right) const {
+  if (!right || !has_node_) wrong_kind(*this, expected);
   return static_cast<T&>(*payload_.node);
 }
 

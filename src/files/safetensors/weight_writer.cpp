@@ -84,9 +84,9 @@ void run_on_threads(size_t n, size_t num_threads, const std::function<void(size_
       }
     }
   };
-  const size_t wanted = num_threads != 0 ? num_threads : static_cast<size_t>(std::min(usable_cpus(), 4));
+  const size_t requested = num_threads != 0 ? num_threads : static_cast<size_t>(std::min(usable_cpus(), 4));
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(wanted, n); ++i) threads.emplace_back(loop);
+  for (size_t i = 1; i < std::min(requested, n); ++i) threads.emplace_back(loop);
   loop();
   for (std::thread& thread : threads) thread.join();
   if (failure != nullptr) std::rethrow_exception(failure);

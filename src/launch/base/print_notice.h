@@ -7,7 +7,7 @@
 
 namespace hasten::launcher {
 
-inline void say(const std::string& line) {
+inline void print_notice(const std::string& line) {
   std::cerr << "hasten: " + line + "\n" << std::flush;
 }
 

@@ -40,12 +40,12 @@ std::string_view value_of(const std::array<NamePair, N>& pairs, std::string_view
 }  // namespace
 
 const Option* find_option(std::span<const OptionGroup> groups, std::string_view name) {
-  std::string wanted(name);
-  std::replace(wanted.begin(), wanted.end(), '-', '_');
-  if (const auto today = value_of(kOldNames, wanted); !today.empty()) wanted = today;
+  std::string requested(name);
+  std::replace(requested.begin(), requested.end(), '-', '_');
+  if (const auto today = value_of(kOldNames, requested); !today.empty()) requested = today;
   for (const OptionGroup& group : groups) {
     for (const Option& option : group.options) {
-      if (option.name == wanted) return &option;
+      if (option.name == requested) return &option;
     }
   }
   return nullptr;

@@ -25,9 +25,9 @@ std::string LineFilter::finish() {
 }
 
 void LineFilter::end_line(std::string& picked) {
-  const bool wanted = std::any_of(words_.begin(), words_.end(),
-                                  [this](const std::string& word) { return line_.find(word) != std::string::npos; });
-  if (wanted) picked += prefix_ + line_ + '\n';
+  const bool requested = std::any_of(words_.begin(), words_.end(),
+                                     [this](const std::string& word) { return line_.find(word) != std::string::npos; });
+  if (requested) picked += prefix_ + line_ + '\n';
   line_.clear();
 }
 

@@ -1,5 +1,5 @@
 // See output.h.
-#include "hasten/launch/output/output.h"
+#include "launch/output/output.h"
 
 #include <stdlib.h>
 

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "hasten/launch/output/output.h"
 #include "launch/output/line_filter.h"
 #include "launch/output/line_prefixer.h"
 #include "launch/output/line_tail.h"
 #include "launch/output/log_file.h"
+#include "launch/output/output.h"
 #include "launch/output/output_writer.h"
 
 namespace hasten::launcher {

@@ -80,11 +80,11 @@ class AccelerateVariables {
   // Counts as Accelerate does: cores / workers on the CPU, one otherwise. If torchrun's nproc_per_node chose the
   // workers, it counts as torchrun does, which leaves a lone worker free. The user's settings stay.
   void threads() {
-    const auto wanted = settings_.text("num_cpu_threads_per_process");
+    const auto requested = settings_.text("num_cpu_threads_per_process");
     const bool chosen = settings_.of("num_cpu_threads_per_process").source >= Source::kConfig;
     if (chosen) {
       const int share = machine_.num_physical_cores() / plan_.num_local_processes;
-      set("OMP_NUM_THREADS", *wanted == "auto" ? text(std::max(1, share)) : *wanted);
+      set("OMP_NUM_THREADS", *requested == "auto" ? text(std::max(1, share)) : *requested);
     } else if (inherited_.has("OMP_NUM_THREADS") &&
                !(settings_.on("cpu") && inherited_.text("OMP_NUM_THREADS") == "0")) {
       return;

@@ -29,11 +29,11 @@ std::vector<int> homes(const Machine& machine, int num_workers) {
   return result;
 }
 
-template <class Wanted>
-Cpus cpus_where(const Machine& machine, const Wanted& wanted) {
+template <class Filter>
+Cpus cpus_where(const Machine& machine, const Filter& filter) {
   Cpus cpus;
   for (const Cpu& cpu : machine.cpus) {
-    if (wanted(cpu)) cpus.insert(cpu.number);
+    if (filter(cpu)) cpus.insert(cpu.number);
   }
   return cpus;
 }

@@ -63,8 +63,8 @@ RemoteLauncher launcher_named(const std::string& name, const Cluster& cluster) {
 // The job's machines, if this command is to start itself on them.
 std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cluster, bool launcher_given) {
   if (cluster.started_on_each || is_given(settings, "machine_rank", "node_rank")) return {};
-  const std::string wanted = either(settings, "num_machines", "nnodes");
-  const bool several = !wanted.empty() && wanted != "1" && wanted.find(':') == std::string::npos;
+  const std::string requested = either(settings, "num_machines", "nnodes");
+  const bool several = !requested.empty() && requested != "1" && requested.find(':') == std::string::npos;
   if (launcher_given && cluster.hosts.empty()) {
     throw UsageError({"launch"}, "--launcher needs machines to start on, and there is no job that names them. ",
                      "Give --hostfile.");
@@ -72,11 +72,11 @@ std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cl
   if (cluster.hosts.size() < 2 || (!launcher_given && !several)) return {};
   std::vector<Host> hosts = cluster.hosts;
   if (!several) return hosts;
-  const auto number = whole_number(wanted);
+  const auto number = whole_number(requested);
   if (!number || *number < 1)
-    throw UsageError({"launch"}, "--nnodes: '", wanted, "' is neither a number of machines nor MIN:MAX.");
+    throw UsageError({"launch"}, "--nnodes: '", requested, "' is neither a number of machines nor MIN:MAX.");
   if (static_cast<size_t>(*number) > hosts.size()) {
-    throw UsageError({"launch"}, "--nnodes ", wanted, ": the job has ", hosts.size(), " machines (",
+    throw UsageError({"launch"}, "--nnodes ", requested, ": the job has ", hosts.size(), " machines (",
                      cluster.hosts_origin, ").");
   }
   hosts.resize(static_cast<size_t>(*number));

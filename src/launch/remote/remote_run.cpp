@@ -35,7 +35,7 @@ class RemoteRun {
 
   int run(std::chrono::duration<double> shutdown_timeout) {
     const SupervisorOptions options{
-        .num_workers = num_machines(), .shutdown_timeout = shutdown_timeout + kAnswerTime, .notice = say};
+        .num_workers = num_machines(), .shutdown_timeout = shutdown_timeout + kAnswerTime, .notice = print_notice};
     LocalProcesses processes([this](int machine) { return start_on(machine); },
                              {.spill_folder = environment_.text("TMPDIR").value_or("/tmp")});
     const Outcome outcome = supervise(processes, options);
@@ -58,11 +58,11 @@ class RemoteRun {
 
   void report(const WorkerEnd& first) const {
     const bool lost = exit_code_of(first.status) == kSshFailed;
-    say(text("machine ", first.local_rank, " of ", plan_.hosts.size(), " (", name(first.local_rank),
-             ") ended first: ", describe_end(first.status),
-             lost ? "; ssh did not reach it, or lost it. Does 'ssh " + name(first.local_rank) +
-                        " true' work without a question?"
-                  : ""));
+    print_notice(text("machine ", first.local_rank, " of ", plan_.hosts.size(), " (", name(first.local_rank),
+                      ") ended first: ", describe_end(first.status),
+                      lost ? "; ssh did not reach it, or lost it. Does 'ssh " + name(first.local_rank) +
+                                 " true' work without a question?"
+                           : ""));
   }
 
   const RemotePlan& plan_;
@@ -90,7 +90,7 @@ int do_task_and_report(const std::string& line, const std::function<int(const Re
     std::cerr << std::string(error.what()) + "\n" << std::flush;
     return 2;
   } catch (const std::exception& error) {
-    say(error.what());
+    print_notice(error.what());
     return 1;
   }
 }

@@ -11,7 +11,7 @@ namespace hasten::launcher {
 
 /// Is the near side: runs `command` and sends it `task` (one line). Then it sends every signal that this process is
 /// sent, and a heartbeat each second. Returns its exit code. To be called in a process that has just been forked;
-/// changes its signal mask. Blocks: until the command has ended. Throws: nothing.
+/// changes its signal mask. Blocks: until the command has ended.
 int hold_lifeline(const std::vector<std::string>& command, const std::string& task);
 
 /// The way in which the far side notices that the near one has gone.
@@ -22,7 +22,7 @@ enum class RemoteSession {
 
 /// Is the far side: runs `work` in a process of its own, with nothing on its standard input, and passes arriving
 /// signals to it. For kFollowed the task is the first line, else `task`. Returns its exit code. Blocks: until it has
-/// ended. Throws: nothing.
+/// ended.
 int follow_session(RemoteSession kind, const std::string& task,
                    const std::function<int(const std::string& task)>& work);
 

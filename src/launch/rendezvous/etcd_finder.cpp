@@ -188,7 +188,7 @@ void EtcdFinder::read_news(TimePoint now) {
     if (news->empty()) return;
     if (news->starts_with("fatal ")) fatal_ = news->substr(6);
     if (news->starts_with("error ")) {
-      if (*news != last_error_) options_.say(text("etcd at ", options_.url, ": ", news->substr(6)));
+      if (*news != last_error_) options_.notice(text("etcd at ", options_.url, ": ", news->substr(6)));
       last_error_ = *news;
       continue;
     }

@@ -22,7 +22,7 @@ struct EtcdFinderOptions {
   Bytes run_key = {};
   Socket listener = Socket();  ///< where this launcher is the host, if it is
   Seconds loss_timeout = std::chrono::seconds(5);
-  std::function<void(const std::string& line)> say = [](const std::string&) {};
+  std::function<void(const std::string& line)> notice = [](const std::string&) {};
 };
 
 class EtcdFinder final : public HostFinder {

@@ -117,8 +117,8 @@ void HostServer::drop_closed(TimePoint now) {
 void HostServer::log_stranger(const Guest& guest, const std::string& why) {
   if (++num_strangers_ > kMaxStrangersLogged) return;
   const bool last = num_strangers_ == kMaxStrangersLogged;
-  options_.say(text("refused a connection from ", shown(guest.channel->remote()), ": ", why,
-                    last ? "; further ones are refused without a line" : ""));
+  options_.notice(text("refused a connection from ", shown(guest.channel->remote()), ": ", why,
+                       last ? "; further ones are refused without a line" : ""));
 }
 
 void HostServer::carry_out(const Rendezvous::Orders& orders) {

@@ -19,7 +19,7 @@ class HostServer {
     RendezvousSettings settings = {};
     Bytes run_key = {};
     std::string local_id = {};  ///< of this launcher's own node
-    std::function<void(const std::string&)> say = [](const std::string&) {};
+    std::function<void(const std::string&)> notice = [](const std::string&) {};
   };
 
   explicit HostServer(Options options) : options_(std::move(options)) {}

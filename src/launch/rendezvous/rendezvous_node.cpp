@@ -17,7 +17,8 @@ RendezvousNode::RendezvousNode(RendezvousNodeOptions options, std::unique_ptr<Ho
       id_(text(options_.name, "_", getpid(), "_", hex(random_bytes()).substr(0, 8))),
       self_{.id = id_, .name = text(options_.name, " (pid ", getpid(), ")"), .num_workers = options_.num_workers},
       agent_(std::make_unique<NodeAgent>(self_, options_.settings, now)),
-      server_({.settings = options_.settings, .run_key = options_.run_key, .local_id = id_, .say = options_.say}) {
+      server_(
+          {.settings = options_.settings, .run_key = options_.run_key, .local_id = id_, .notice = options_.notice}) {
   finder_->begin({.self_id = id_}, now);
 }
 
@@ -83,7 +84,7 @@ void RendezvousNode::read_host(TimePoint now) {
 
 void RendezvousNode::take(Found found, TimePoint now) {
   if (!found.hopeless.empty()) {
-    options_.say(found.hopeless);
+    options_.notice(found.hopeless);
     exit_code_ = 1;
   } else if (found.here) {
     become_host(std::move(found), now);
@@ -107,8 +108,8 @@ void RendezvousNode::become_host(Found found, TimePoint now) {
   }
   if (!is_first) ++generation_;
   next_probe_ = now;
-  options_.say(text(is_first ? "hosting the rendezvous at " : "took the rendezvous over, at ",
-                    shown(Endpoint{self_.address, self_.port})));
+  options_.notice(text(is_first ? "hosting the rendezvous at " : "took the rendezvous over, at ",
+                       shown(Endpoint{self_.address, self_.port})));
   server_.begin(std::move(so_far), generation_, now);
   agent_->move_to(self_);
   carry_out(agent_->on_host_found(now), now);
@@ -151,7 +152,7 @@ void RendezvousNode::lose_host(std::string how, TimePoint now, std::optional<End
 }
 
 void RendezvousNode::carry_out(const AgentActions& actions, TimePoint now) {
-  for (const std::string& line : actions.lines) options_.say(line);
+  for (const std::string& line : actions.lines) options_.notice(line);
   for (const NodeMessage& message : actions.messages) send(message, now);
   if (actions.choose_master) choose_master(*actions.choose_master, now);
   if (actions.stop_workers) stop_ = true;

@@ -25,7 +25,7 @@ struct RendezvousNodeOptions {
   /// The endpoint at which newcomers look for the host. A host that has taken over looks there for a host without its
   /// address. Empty if newcomers find it otherwise (etcd).
   std::optional<Endpoint> endpoint = {};
-  std::function<void(const std::string& line)> say = [](const std::string&) {};
+  std::function<void(const std::string& line)> notice = [](const std::string&) {};
 };
 
 class RendezvousNode {

@@ -118,7 +118,7 @@ std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const End
                         .run_key = run_key,
                         .listener = std::move(listener),
                         .loss_timeout = loss_timeout,
-                        .say = say});
+                        .notice = print_notice});
 }
 
 EnvironmentPlan without_secrets(EnvironmentPlan environment) {
@@ -145,7 +145,7 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
                                      .name = host.empty() ? "unknown" : host,
                                      .num_workers = num_workers,
                                      .local_addr = elastic.local_addr,
-                                     .say = say};
+                                     .notice = print_notice};
   std::unique_ptr<HostFinder> finder;
   if (by_etcd) {
     finder = etcd_finder(elastic, endpoint, options.run.run_id, inherited.text("HASTEN_ETCD_USER").value_or(""),

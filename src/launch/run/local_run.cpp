@@ -19,10 +19,10 @@
 #include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
 #include "hasten/launch/base/signals.h"
-#include "hasten/launch/output/output.h"
 #include "hasten/launch/workers/supervisor.h"
 #include "launch/base/endpoint.h"
 #include "launch/base/print_notice.h"
+#include "launch/output/output.h"
 #include "launch/rendezvous/static_rendezvous.h"
 #include "launch/run/elastic_rounds.h"
 #include "launch/workers/error_file.h"
@@ -80,16 +80,16 @@ class RunDirectory {
   std::string path_;
 };
 
-int choose_port(int wanted) {
-  if (wanted == 0) return free_port();
-  if (wanted < 0 || wanted > 65535) {
-    throw UsageError({"launch"}, "master_port ", wanted, " is no port; expected 1 to 65535, or 0 for a free one.");
+int choose_port(int requested) {
+  if (requested == 0) return free_port();
+  if (requested < 0 || requested > 65535) {
+    throw UsageError({"launch"}, "master_port ", requested, " is no port; expected 1 to 65535, or 0 for a free one.");
   }
-  if (!port_is_free(wanted)) {
-    throw UsageError({"launch"}, "master_port ", wanted,
+  if (!port_is_free(requested)) {
+    throw UsageError({"launch"}, "master_port ", requested,
                      " is in use on this machine. Give another, or leave it out: ", "hasten then takes a free one.");
   }
-  return wanted;
+  return requested;
 }
 
 std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, const Environment& environment) {
@@ -206,7 +206,7 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
   join_static(mine, {.address = options.run.master_addr,
                      .port = options.run.master_port,
                      .timeout = std::chrono::duration<double>(options.join_timeout_s),
-                     .notice = say,
+                     .notice = print_notice,
                      .interrupted = interrupted});
 }
 
@@ -235,7 +235,7 @@ class LocalRun {
         .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
         .max_restarts = options_.run.max_restarts,
         .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
-        .notice = say,
+        .notice = print_notice,
         .before_attempt = [this](int attempt) { prepare(attempt); },
         .replaces = [this](const WorkerEnd& end, bool any_has_ended) { return replaces(end, any_has_ended); }};
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
@@ -253,10 +253,10 @@ class LocalRun {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
                                        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
-                                       .notice = say};
-    LocalProcessesOptions wanted = processes_options();
-    wanted.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
-    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, wanted);
+                                       .notice = print_notice};
+    LocalProcessesOptions requested = processes_options();
+    requested.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
+    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, requested);
     while (const std::optional<Assignment> round = rounds.next(processes)) {
       prepare(*round);
       Outcome outcome = with_cause(supervise(rounds.supervised(processes), supervisor), places_, messages());
@@ -279,7 +279,7 @@ class LocalRun {
         .output = [this](int local_rank) { return plan_of(local_rank); },
         .orphaned = [this] { directory_.remove(); },
         .notice = [this](int local_rank,
-                         const std::string& line) { say(text("rank ", place(local_rank).rank, ": ", line)); },
+                         const std::string& line) { print_notice(text("rank ", place(local_rank).rank, ": ", line)); },
         .spill_folder = directory_.path()};
     if (!options_.signals_to_handle.empty()) result.signals = options_.signals_to_handle;
     return result;
@@ -358,7 +358,7 @@ class LocalRun {
     // Not in one folder for all: on a machine of several users it would be the first one's.
     logs_.emplace(temporary ? temporary_folder(environment_.inherited) : options_.log_dir,
                   temporary ? "hasten_logs_" + environment_.run.run_id : environment_.run.run_id);
-    if (temporary) say("log files are in " + logs_->path());
+    if (temporary) print_notice("log files are in " + logs_->path());
   }
 
   const WorkerPlace& place(int local_rank) const { return places_[static_cast<size_t>(local_rank)]; }

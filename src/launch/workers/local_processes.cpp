@@ -23,10 +23,10 @@ namespace hasten::launcher {
 namespace {
 
 // Those that the launcher does not ignore.
-sigset_t not_ignored(const std::vector<int>& wanted) {
+sigset_t not_ignored(const std::vector<int>& requested) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : wanted) {
+  for (const int signal : requested) {
     struct sigaction action = {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
@@ -47,7 +47,7 @@ void forget_pending(int signal) {
 // end the launcher then.
 class SignalWatch {
  public:
-  explicit SignalWatch(const std::vector<int>& wanted) : SignalWatch(readable(wanted)) {}
+  explicit SignalWatch(const std::vector<int>& requested) : SignalWatch(readable(requested)) {}
   ~SignalWatch() {
     if (sigismember(&mask_before(), SIGPIPE) == 0) forget_pending(SIGPIPE);
   }
@@ -66,7 +66,7 @@ class SignalWatch {
     sigaddset(&signals, one);
     return signals;
   }
-  static sigset_t readable(const std::vector<int>& wanted) { return with(not_ignored(wanted), SIGWINCH); }
+  static sigset_t readable(const std::vector<int>& requested) { return with(not_ignored(requested), SIGWINCH); }
 
   SignalQueue queue_;
 };
@@ -123,8 +123,8 @@ struct LocalProcesses::Impl {
     int64_t time_ns;
   };
 
-  Impl(Body worker_body, LocalProcessesOptions wanted)
-      : body(std::move(worker_body)), options(std::move(wanted)), signals(options.signals) {}
+  Impl(Body worker_body, LocalProcessesOptions requested)
+      : body(std::move(worker_body)), options(std::move(requested)), signals(options.signals) {}
 
   Body body;
   LocalProcessesOptions options;

@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "hasten/launch/output/output.h"
 #include "hasten/launch/workers/supervisor.h"
+#include "launch/output/output.h"
 
 namespace hasten::launcher {
 

@@ -31,8 +31,7 @@ struct Replacement {
 };
 
 /// Refuses after wrong usage (exit code 2), behind the limit, and once a worker has ended well. Refuses the third end
-/// of a worker at one step. SIGKILL does not count in that, since it comes from outside. Collective: no. Blocks: no.
-/// Throws: nothing but std::bad_alloc.
+/// of a worker at one step. SIGKILL does not count in that, since it comes from outside.
 Replacement decide_replacement(const WorkerDeath& death, const ReplacementFacts& facts);
 
 }  // namespace hasten::launcher

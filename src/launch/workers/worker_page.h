@@ -30,7 +30,7 @@ class WorkerPage {
   MemoryFile file_;
 };
 
-/// Returns a page a worker; none if the watch is off or the system has no memory files. Throws: nothing.
+/// Returns a page a worker; none if the watch is off or the system has no memory files.
 std::vector<WorkerPage> make_worker_pages(int num_workers, const Environment& environment);
 
 }  // namespace hasten::launcher

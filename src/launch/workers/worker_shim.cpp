@@ -220,7 +220,7 @@ class Shim {
   const pid_t worker = fork();
   if (worker == 0) run_worker(task, output, self);
   if (worker < 0) give_up(task, errno);
-  prctl(PR_SET_NAME, "hasten-keeper");  // after the fork: an in-program worker keeps its program's name
+  prctl(PR_SET_NAME, "hasten-shim");  // after the fork: an in-program worker keeps its program's name
   output.close_worker_ends();
   sigset_t child;
   sigemptyset(&child);
@@ -238,7 +238,7 @@ void keep(const ShimTask& task) {
   try {
     start_and_keep(task);
   } catch (const std::exception& error) {
-    tell(task.socket, ShimMessage::Kind::kNotice, 0, text("its keeper failed: ", error.what()));
+    tell(task.socket, ShimMessage::Kind::kNotice, 0, text("its shim failed: ", error.what()));
   }
   _exit(1);
 }

@@ -124,8 +124,9 @@ void TensorBoard::after_batch(Learner& learn) {
   if (learn.training() || learn.is_unwinding() || learn.predictions().empty() || !learn.accelerator().is_main_process())
     return;
   constexpr size_t kMostVectors = 1000;
-  const bool wanted = (board.log_preds && learn.iter() == 0) || (board.projector && predictions_.size() < kMostVectors);
-  if (!wanted) return;
+  const bool requested =
+      (board.log_preds && learn.iter() == 0) || (board.projector && predictions_.size() < kMostVectors);
+  if (!requested) return;
   const auto& prediction = learn.predictions().front();
   const auto rows = board.projector ? prediction.size(0) : std::min(board.n_preds, prediction.size(0));
   for (int64_t i = 0; i < rows; ++i) {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "hasten/offload/map/unclaimed.h"
-#include "hasten/offload/units/pinned_ring.h"
+#include "offload/units/pinned_ring.h"
 
 namespace hasten::offload {
 namespace {

@@ -95,13 +95,13 @@ bool ConstructionTape::touches(const c10::IValue& value) const {
 }
 
 void ConstructionTape::make_real(interception::Stack& stack, size_t base) const {
-  std::vector<at::Tensor> wanted;
+  std::vector<at::Tensor> requested;
   for (size_t i = base; i < stack.size(); ++i) {
     visit_tensors(stack[i], [&](const at::Tensor& tensor) {
-      if (has(tensor) && tensor.is_meta()) wanted.push_back(tensor);
+      if (has(tensor) && tensor.is_meta()) requested.push_back(tensor);
     });
   }
-  const Values values = replay(wanted);
+  const Values values = replay(requested);
   for (size_t i = base; i < stack.size(); ++i) {
     stack[i] = with_exchanged(stack[i], [&](const at::Tensor& tensor) {
       const auto found = values.find(tensor.unsafeGetTensorImpl());
@@ -190,9 +190,9 @@ bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) const
   return found;
 }
 
-ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>& wanted) const {
+ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>& requested) const {
   Needed needed;
-  for (const at::Tensor& tensor : wanted) needed.add(tensor, identity_of(tensor));
+  for (const at::Tensor& tensor : requested) needed.add(tensor, identity_of(tensor));
   std::vector<const Entry*> chosen;
   for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
     const bool gives = std::any_of(entry->outputs.begin(), entry->outputs.end(), [&](const auto* output) {

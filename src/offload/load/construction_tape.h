@@ -28,7 +28,7 @@ class ConstructionTape : public interception::Interceptor {
   void release(const std::unordered_set<const c10::TensorImpl*>& tensors);
   bool has(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) > 0; }
   /// Computes the values of the tensors by running, in order, the operators that lead to them.
-  Values replay(const std::vector<at::Tensor>& wanted) const;
+  Values replay(const std::vector<at::Tensor>& requested) const;
 
  private:
   struct Entry {

@@ -10,10 +10,10 @@
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/interception/interceptor.h"
-#include "hasten/offload/units/pinned_ring.h"
 #include "hasten/offload/units/set_tensor.h"
-#include "hasten/offload/units/unit_plan.h"
 #include "offload/load/unit_partition.h"
+#include "offload/units/pinned_ring.h"
+#include "offload/units/unit_plan.h"
 
 namespace hasten::offload::detail {
 namespace {

@@ -41,7 +41,7 @@ std::vector<TensorPlace> places_by_map(const torch::nn::Module& module, const st
 
 /// Moves tensors to where they are from now on: those that rest to the host, others to their device. `load` says where
 /// they lie in files and what is to be cast, and gives up what it knew of those that have moved.
-/// Collective: no. Blocks: for the copies. Throws: UsageError naming empty tensors; c10::OutOfMemoryError.
+/// Blocks: for the copies. Throws: UsageError naming empty tensors; c10::OutOfMemoryError.
 void move_to_places(LoadReport& load, const std::vector<TensorPlace>& places);
 
 /// Returns the units of the resting tensors of one device.
@@ -70,7 +70,7 @@ struct StartedRun {
 };
 
 /// Begins to run a module whose tensors are in their places.
-/// Collective: no. Blocks: no. Throws: UsageError for unknown devices or sizes in max_memory.
+/// Throws: UsageError for unknown devices or sizes in max_memory.
 StartedRun start_run(const std::vector<TensorPlace>& places, const UnitsOf& units_of, const RunOptions& options);
 
 }  // namespace hasten::offload::detail

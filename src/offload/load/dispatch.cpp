@@ -15,13 +15,13 @@
 #include "hasten/offload/map/unclaimed.h"
 #include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/set_tensor.h"
-#include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
 #include "hasten/process/device.h"
 #include "offload/load/device_run.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
 #include "offload/load/weights_folder.h"
+#include "offload/units/unit_plan.h"
 
 namespace hasten::offload {
 using detail::OffloadMark;

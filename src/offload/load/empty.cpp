@@ -46,8 +46,8 @@ class EmptyTensor : public interception::Interceptor {
 
 bool is_selected(const std::string& name, const std::vector<std::string>& only) {
   if (only.empty()) return true;
-  return std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
-    return name == wanted || wanted.empty() || (name.starts_with(wanted) && name[wanted.size()] == '.');
+  return std::any_of(only.begin(), only.end(), [&](const std::string& requested) {
+    return name == requested || requested.empty() || (name.starts_with(requested) && name[requested.size()] == '.');
   });
 }
 
@@ -103,12 +103,12 @@ void RecordingScope::finish(torch::nn::Module& module, const EmptyOptions& optio
     if (!item.tensor.is_meta() || (item.is_buffer && !options.include_buffers)) continue;
     if (left_empty.insert(item.tensor.unsafeGetTensorImpl()).second) empty.push_back(item);
   }
-  std::vector<at::Tensor> wanted;
+  std::vector<at::Tensor> requested;
   for (const at::Tensor& tensor : impl_->tape->living()) {
-    if (left_empty.count(tensor.unsafeGetTensorImpl()) == 0) wanted.push_back(tensor);
+    if (left_empty.count(tensor.unsafeGetTensorImpl()) == 0) requested.push_back(tensor);
   }
-  const auto values = impl_->tape->replay(wanted);
-  for (const at::Tensor& tensor : wanted) set_tensor(tensor, values.at(tensor.unsafeGetTensorImpl()));
+  const auto values = impl_->tape->replay(requested);
+  for (const at::Tensor& tensor : requested) set_tensor(tensor, values.at(tensor.unsafeGetTensorImpl()));
   for (const auto& item : empty) {
     interception::add_interceptor(item.tensor, std::make_shared<EmptyTensor>(item.name, impl_->tape));
   }
@@ -159,7 +159,7 @@ std::vector<std::string> unknown_tensors(const torch::nn::Module& module) {
 
 std::vector<std::string> materialize(torch::nn::Module& module, const MaterializeOptions& options) {
   // By tape, so that what was constructed together is replayed together, in its order.
-  std::unordered_map<std::shared_ptr<const ConstructionTape>, std::vector<at::Tensor>> wanted;
+  std::unordered_map<std::shared_ptr<const ConstructionTape>, std::vector<at::Tensor>> requested;
   std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<std::string> names;
   for (const auto& item : named_tensors(module)) {
@@ -172,9 +172,9 @@ std::vector<std::string> materialize(torch::nn::Module& module, const Materializ
                        "' is on the meta device, but offload::empty_weights has not put it "
                        "there, so its initial values are not known. Load it from a checkpoint.");
     }
-    wanted[empty->tape()].push_back(item.tensor);
+    requested[empty->tape()].push_back(item.tensor);
   }
-  for (const auto& [tape, tensors] : wanted) {
+  for (const auto& [tape, tensors] : requested) {
     const auto values = tape->replay(tensors);
     for (const at::Tensor& tensor : tensors) fill_empty(tensor, values.at(tensor.unsafeGetTensorImpl()));
   }

@@ -1,5 +1,5 @@
 // See memory_source.h.
-#include "hasten/offload/load/memory_source.h"
+#include "offload/load/memory_source.h"
 
 #include <unordered_map>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "hasten/offload/load/load.h"
-#include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "offload/units/unit_plan.h"
 
 namespace hasten::offload::detail {
 

@@ -18,9 +18,9 @@
 
 #include "hasten/offload/units/device_buffer.h"
 #include "hasten/offload/units/named_memory.h"
-#include "hasten/offload/units/pinned_ring.h"
 #include "hasten/offload/units/read_order.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "offload/units/pinned_ring.h"
 
 namespace hasten::offload::detail {
 
@@ -45,7 +45,7 @@ class DeviceFeed {
   const at::Tensor& form(size_t unit, size_t tensor) const { return states_[unit].forms[tensor]; }
 
   /// Puts the units into memory and lets the calling thread's stream wait for them. They stay until this thread reads
-  /// others. Collective: no. Blocks: while the host's bytes are read, if they were not asked for ahead. Throws: as
+  /// others. Blocks: while the host's bytes are read, if they were not asked for ahead. Throws: as
   /// MappedRegion's reads; c10::OutOfMemoryError.
   void read(const std::vector<size_t>& units);
   /// The program writes to a weight of the unit where it rests: it is read anew, and stays in this process's memory.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "hasten/interception/interceptor.h"
-#include "hasten/offload/units/pinned_ring.h"
+#include "offload/units/pinned_ring.h"
 
 namespace hasten::offload {
 namespace {

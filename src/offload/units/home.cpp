@@ -81,7 +81,7 @@ Home& Home::operator=(Home&& other) noexcept {
   return *this;
 }
 
-bool Home::has_left() const noexcept {
+bool Home::is_private() const noexcept {
   const auto storage = impl_ ? impl_->storage.lock() : nullptr;
   return storage && storage->data() != impl_->place->get();
 }
@@ -91,7 +91,7 @@ bool Home::is_of(const at::Tensor& tensor) const noexcept {
   return storage && tensor.has_storage() && tensor.storage().unsafeGetStorageImpl() == storage.get();
 }
 
-void Home::come_back() {
+void Home::restore() {
   const auto storage = impl_ ? impl_->storage.lock() : nullptr;
   if (!storage) return;
   if (storage->data() != impl_->place->get()) {
@@ -101,17 +101,17 @@ void Home::come_back() {
   impl_->watch.rearm();
 }
 
-void Home::abandon(const std::string& words) {
+void Home::abandon(const std::string& message) {
   const auto storage = impl_ ? impl_->storage.lock() : nullptr;
   if (storage && storage->data() == impl_->place->get()) {
     impl_->watch = {};
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
   }
   impl_.reset();
 }
 
 void Home::set_read_only_access(bool on) {
-  if (!impl_ || has_left()) return;
+  if (!impl_ || is_private()) return;
   if (on) {
     impl_->watch.disarm();
   } else {

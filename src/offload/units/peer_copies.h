@@ -21,7 +21,7 @@ class PeerCopies {
   explicit PeerCopies(Copy copy = {});
 
   /// Returns the tensor on the device, as autograd records it.
-  /// Collective: no. Blocks: at the first copy between two accelerators, and where it goes through the host.
+  /// Blocks: at the first copy between two accelerators, and where it goes through the host.
   at::Tensor moved(const at::Tensor& tensor, c10::Device device);
 
  private:

@@ -1,5 +1,5 @@
 // See pinned_ring.h.
-#include "hasten/offload/units/pinned_ring.h"
+#include "offload/units/pinned_ring.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>

@@ -1,5 +1,5 @@
 // See read_ahead.h.
-#include "hasten/offload/units/read_ahead.h"
+#include "offload/units/read_ahead.h"
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ struct ReadAhead::Impl {
   // State of the thread. A forked child, which has no such thread, makes another one.
   struct Shared {
     std::mutex mutex;
-    std::condition_variable asked, done;
+    std::condition_variable work_arrived, done;
     std::deque<size_t> queue;
     std::vector<State> states;
     std::vector<std::exception_ptr> errors;
@@ -38,7 +38,7 @@ struct ReadAhead::Impl {
   static void run(const std::shared_ptr<Shared>& shared) {
     std::unique_lock lock(shared->mutex);
     for (;;) {
-      shared->asked.wait(lock, [&] { return shared->stop || !shared->queue.empty(); });
+      shared->work_arrived.wait(lock, [&] { return shared->stop || !shared->queue.empty(); });
       if (shared->stop) return;
       const size_t unit = shared->queue.front();
       shared->queue.pop_front();
@@ -92,7 +92,7 @@ ReadAhead::~ReadAhead() {
     const std::lock_guard lock(impl_->shared->mutex);
     impl_->shared->stop = true;
   }
-  impl_->shared->asked.notify_all();
+  impl_->shared->work_arrived.notify_all();
   impl_->thread->join();
 }
 
@@ -103,7 +103,7 @@ void ReadAhead::request(size_t unit) {
   if (shared.states[unit] != Impl::State::kAway) return;
   shared.states[unit] = Impl::State::kQueued;
   shared.queue.push_back(unit);
-  shared.asked.notify_one();
+  shared.work_arrived.notify_one();
 }
 
 void ReadAhead::wait(size_t unit) {
@@ -114,7 +114,7 @@ void ReadAhead::wait(size_t unit) {
   if (shared.states[unit] == Impl::State::kAway) {
     shared.states[unit] = Impl::State::kQueued;
     shared.queue.push_front(unit);
-    shared.asked.notify_one();
+    shared.work_arrived.notify_one();
   }
   shared.done.wait(
       lock, [&] { return shared.states[unit] == Impl::State::kRead || shared.states[unit] == Impl::State::kFailed; });

@@ -183,9 +183,9 @@ struct TileFile::Impl {
   // Reads the tile that waits longest for a buffer.
   void fetch_wanted() {
     const auto free = any_free();
-    if (!free || wanted.empty()) return;
-    const size_t tile = wanted.front();
-    wanted.pop_front();
+    if (!free || requested.empty()) return;
+    const size_t tile = requested.front();
+    requested.pop_front();
     if (with(tile)) return;
     try {
       take(*free, tile);
@@ -195,7 +195,7 @@ struct TileFile::Impl {
     start(*free, false);
   }
 
-  void forget_wanted(size_t tile) { std::erase(wanted, tile); }
+  void forget_wanted(size_t tile) { std::erase(requested, tile); }
 
   void start(size_t index, bool writes) {
     auto& buffer = buffers[index];
@@ -270,7 +270,7 @@ struct TileFile::Impl {
   std::vector<Tile> tiles;
   std::deque<Block> blocks;
   /// Tiles that fetch() found no buffer for.
-  std::deque<size_t> wanted;
+  std::deque<size_t> requested;
   int num_running = 0, write_error = 0;
   bool ending = false;
   int64_t end = 0;
@@ -327,7 +327,7 @@ void TileFile::fetch(size_t tile) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->with(tile)) return;
   impl_->forget_wanted(tile);
-  impl_->wanted.push_back(tile);
+  impl_->requested.push_back(tile);
   impl_->fetch_wanted();
 }
 

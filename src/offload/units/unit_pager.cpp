@@ -71,7 +71,7 @@ struct UnitPager::Impl {
   // Of one unit, in this process.
   struct Own {
     std::atomic<uint32_t> readable{0};
-    std::atomic<bool> wanted{false};
+    std::atomic<bool> requested{false};
     std::atomic<bool> failed{false};
     /// This process's place among the holders, and the time since which the unit is readable. Of the pager's thread.
     bool held = false;
@@ -108,7 +108,7 @@ struct UnitPager::Impl {
   size_t bytes_of(size_t unit) const { return static_cast<size_t>(options.units[unit].num_bytes); }
 
   void ask(size_t unit) {
-    own[unit].wanted.store(true);
+    own[unit].requested.store(true);
     requests.fetch_add(1);
     wake_all(requests);
   }
@@ -162,7 +162,7 @@ struct UnitPager::Impl {
 
   bool serve_wanted() {
     for (size_t unit = 0; unit < own.size(); ++unit) {
-      if (!own[unit].wanted.exchange(false)) continue;
+      if (!own[unit].requested.exchange(false)) continue;
       if (own[unit].readable.load() == 0) serve(unit);
       return true;
     }
@@ -327,7 +327,7 @@ struct UnitPager::Impl {
   }
 
   bool any_wanted() const {
-    return std::any_of(own.begin(), own.end(), [](const Own& unit) { return unit.wanted.load(); });
+    return std::any_of(own.begin(), own.end(), [](const Own& unit) { return unit.requested.load(); });
   }
 };
 

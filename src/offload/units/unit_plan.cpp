@@ -1,5 +1,5 @@
 // See unit_plan.h.
-#include "hasten/offload/units/unit_plan.h"
+#include "offload/units/unit_plan.h"
 
 #include <algorithm>
 
@@ -23,8 +23,8 @@ UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes,
     throw UsageError(
         Origin{"offload"}, "the limit of ", given_bytes < 0 ? budget_bytes : given_bytes, " bytes",
         given_bytes <= budget_bytes ? "" : text(", of which tensors that stay in memory leave ", budget_bytes, ","),
-        " is below 2 * ", plan.largest_bytes, " = ",
-        2 * plan.largest_bytes, " bytes, twice the largest unit '", largest->name,
+        " is below 2 * ", plan.largest_bytes, " = ", 2 * plan.largest_bytes, " bytes, twice the largest unit '",
+        largest->name,
         "': one unit is in use while the next is read. Raise max_memory for \"cpu\", or take its class out of "
         "no_split_module_classes.");
   }

@@ -12,8 +12,8 @@
 
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/units/named_memory.h"
-#include "hasten/offload/units/read_ahead.h"
 #include "hasten/plan/memory_limits.h"
+#include "offload/units/read_ahead.h"
 
 namespace hasten::offload {
 namespace {

@@ -110,8 +110,8 @@ class Params {
     const auto* value = params_.find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
-  [[noreturn]] void fail(const char* key, const Value& value, const std::string& wanted) const {
-    throw UsageError(Origin{"optim"}, "scheduler ", type_, ": ", key, " is ", value.to_json(), "; expected ", wanted,
+  [[noreturn]] void fail(const char* key, const Value& value, const std::string& expected) const {
+    throw UsageError(Origin{"optim"}, "scheduler ", type_, ": ", key, " is ", value.to_json(), "; expected ", expected,
                      ".");
   }
 

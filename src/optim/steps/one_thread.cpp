@@ -15,8 +15,8 @@ void set_openmp_threads(int number) {
 
 }  // namespace
 
-OneThread::OneThread(bool wanted) {
-  if (!wanted || at::get_num_threads() == 1) return;
+OneThread::OneThread(bool enabled) {
+  if (!enabled || at::get_num_threads() == 1) return;
   num_threads_ = at::get_num_threads();
   set_openmp_threads(1);
 }

@@ -8,10 +8,10 @@
 
 namespace hasten::optim::detail {
 
-/// Nothing where `wanted` is false, or libtorch runs on something else than OpenMP.
+/// Nothing where `enabled` is false, or libtorch runs on something else than OpenMP.
 class OneThread {
  public:
-  explicit OneThread(bool wanted);
+  explicit OneThread(bool enabled);
   ~OneThread();
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;

@@ -15,12 +15,12 @@ namespace {
 using torch::optim::Optimizer;
 
 // Other gradients, or none, in the place of parameters' own, which come back with its end.
-class LentGradients {
+class ScopedGradientSwap {
  public:
-  LentGradients() = default;
-  LentGradients(const LentGradients&) = delete;
-  LentGradients& operator=(const LentGradients&) = delete;
-  ~LentGradients() { give_back(); }
+  ScopedGradientSwap() = default;
+  ScopedGradientSwap(const ScopedGradientSwap&) = delete;
+  ScopedGradientSwap& operator=(const ScopedGradientSwap&) = delete;
+  ~ScopedGradientSwap() { give_back(); }
 
   void hide(const std::vector<at::Tensor>& params) {
     for (const auto& param : params) lend(param, {});
@@ -49,7 +49,7 @@ class LentGradients {
 // A maximum of the loss is a minimum of its negative, whose gradients are the negated ones.
 at::Tensor own_step(Optimizer& optimizer, bool maximize, const Optimizer::LossClosure& closure) {
   if (!maximize) return optimizer.step(closure);
-  LentGradients negated;
+  ScopedGradientSwap negated;
   if (!closure) {
     negated.negate(optimizer);
     return optimizer.step();
@@ -98,7 +98,7 @@ at::Tensor detail::optimizer_step(Optimizer& optimizer, const StepChoice& choice
   }
   const auto done = multi_tensor_step(optimizer, choice);
   if (done.num_left > 0) {
-    LentGradients hidden;
+    ScopedGradientSwap hidden;
     hidden.hide(done.stepped);
     own_step(optimizer, choice.maximize, nullptr);
   }

@@ -132,8 +132,8 @@ float narrow(double value) noexcept {
   return static_cast<float>(value);
 }
 
-double correction(double beta, int64_t step, bool wanted) noexcept {
-  return wanted ? 1 - std::pow(beta, static_cast<double>(step)) : 1.0;
+double correction(double beta, int64_t step, bool corrected) noexcept {
+  return corrected ? 1 - std::pow(beta, static_cast<double>(step)) : 1.0;
 }
 
 detail::LambFactors factors_of(const Lamb& rule, double scale, double rate) {

@@ -3,23 +3,23 @@
 
 namespace hasten::parallel {
 
-std::vector<AccumulationWindow::Warning> AccumulationWindow::begin_backward(const Sight& sight) {
+std::vector<AccumulationWindow::Warning> AccumulationWindow::begin_backward(const WindowInput& input) {
   std::vector<Warning> warnings;
-  const bool by_prepared = sight.optimizer_calls != optimizer_calls_;
+  const bool by_prepared = input.optimizer_calls != optimizer_calls_;
   // Gradients may be dropped on purpose before a window begins, but hardly all of them inside it. A prepared optimizer
   // drops them when a window is given up at its end, or at the head of its last batch.
-  const bool lost = state_ == State::kHeldWithGradients && !sight.has_gradients && (!by_prepared || sight.ends_window);
+  const bool lost = state_ == State::kHeldWithGradients && !input.has_gradients && (!by_prepared || input.ends_window);
   const auto kind = by_prepared ? Warning::kGradientsLostAtEnd : Warning::kGradientsLost;
   if (lost && warn_once(kind)) warnings.push_back(kind);
   // An optimizer that was not prepared steps with this rank's own gradients, or those of a part of the window. Others
   // may change parameters there (a clamp), as long as all ranks do it alike.
-  if (is_held() && sight.values_changed) {
+  if (is_held() && input.values_changed) {
     note_changed(by_prepared ? Values::kChanged : Values::kChangedInside);
     if (!by_prepared && warn_once(Warning::kSteppedInside)) warnings.push_back(Warning::kSteppedInside);
   }
-  const bool offers = state_ == State::kHeldWithGradients && sight.has_gradients;
-  if (!sight.ends_window || !sight.has_gradients) settled_early_.reset();
-  if (sight.ends_window) {
+  const bool offers = state_ == State::kHeldWithGradients && input.has_gradients;
+  if (!input.ends_window || !input.has_gradients) settled_early_.reset();
+  if (input.ends_window) {
     state_ = offers ? State::kEndingWithGradients : State::kEnding;
   } else if (!is_held()) {
     state_ = State::kOpen;

@@ -57,10 +57,10 @@ void Bucket::begin_step() {
   std::fill(absent_.begin(), absent_.end(), false);
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
   end_abandoned(work_);
-  for (size_t i = 0; i < size(); ++i) leave_to_others(i);
+  for (size_t i = 0; i < size(); ++i) detach_view(i);
 }
 
-void Bucket::leave_to_others(size_t i) {
+void Bucket::detach_view(size_t i) {
   const size_t own = settings_.gradient_allocator ? 2 : 1;
   if (slots_[i].use_count() <= own || parameters_[i].grad().is_same(slots_[i])) return;
   slots_[i] = leave_slot(slots_[i], flat_, parameters_[i]);
@@ -76,9 +76,9 @@ void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
   at::Tensor& gradient = parameters_[i].mutable_grad();
   if (settings_.averages) scale = 1;
   if (settings_.gradient_allocator) {
-    const bool is_born_here = is_same_memory(gradient, slots_[i]) && is_autograds_alone(gradient, arrived);
+    const bool written_in_place = is_same_memory(gradient, slots_[i]) && is_autograds_alone(gradient, arrived);
     if (gradient.defined()) settings_.gradient_allocator->record(places_[i], gradient);
-    if (is_born_here) {
+    if (written_in_place) {
       gradient = slots_[i];
     } else if (settings_.gradient_allocator->is_in_use(places_[i])) {
       settings_.gradient_allocator->disable(places_[i]);

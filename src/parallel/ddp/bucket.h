@@ -73,7 +73,7 @@ class Bucket : public ReducerBucket {
   void lay_out();
   /// A slot that is no parameter's .grad() any more, and that the program still holds, becomes the holder's, with its
   /// values as they are. Its place becomes another tensor's.
-  void leave_to_others(size_t i);
+  void detach_view(size_t i);
   /// To other memory, since another holder has some of this.
   void move();
 

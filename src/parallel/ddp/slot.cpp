@@ -26,10 +26,10 @@ int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAll
                     std::vector<int64_t>& offsets) {
   int64_t end = 0;
   for (const at::Tensor& parameter : parameters) {
-    const bool may_be_born =
+    const bool can_write_in_place =
         gradient_allocator != nullptr && static_cast<int64_t>(parameter.nbytes()) >= gradient_allocator->least_bytes();
     // Kernels of a device read 16 bytes at once where they are aligned.
-    const int64_t bytes = may_be_born ? GradientAllocator::kAlign : parameter.is_cpu() ? 1 : kDeviceAlign;
+    const int64_t bytes = can_write_in_place ? GradientAllocator::kAlign : parameter.is_cpu() ? 1 : kDeviceAlign;
     const int64_t unit = std::max<int64_t>(bytes / parameter.element_size(), 1);
     offsets.push_back((end + unit - 1) / unit * unit);
     end = offsets.back() + parameter.numel();

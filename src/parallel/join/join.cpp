@@ -13,10 +13,10 @@
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
-#include "hasten/parallel/join/joined_models.h"
-#include "hasten/parallel/join/joined_sharding.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "parallel/join/joined_models.h"
+#include "parallel/join/joined_sharding.h"
 
 namespace hasten::parallel {
 namespace {
@@ -51,8 +51,8 @@ void check_that_none_is_rejected(const std::vector<JoinCall>& calls, const Origi
 
 void check_that_none_has_failed(const std::vector<JoinCall>& calls, const Origin& origin) {
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    if (const auto words = text_after(calls[rank], kFailed)) {
-      throw CommError(origin, "join", "rank ", rank, " has left join_uneven_inputs with an error: ", *words);
+    if (const auto message = text_after(calls[rank], kFailed)) {
+      throw CommError(origin, "join", "rank ", rank, " has left join_uneven_inputs with an error: ", *message);
     }
   }
 }
@@ -165,10 +165,10 @@ std::optional<ActiveRanks> Join::shadow() {
   return even ? std::nullopt : std::optional(last_);
 }
 
-void Join::fail(const std::string& words) noexcept {
+void Join::fail(const std::string& message) noexcept {
   if (ended_) return;
   try {
-    hold_round({kLoop, kFailed + words});
+    hold_round({kLoop, kFailed + message});
   } catch (const std::exception&) {
     // All ranks have the notice now, or the connections are gone.
   }

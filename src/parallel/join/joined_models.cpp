@@ -1,5 +1,5 @@
 // See joined_models.h.
-#include "hasten/parallel/join/joined_models.h"
+#include "parallel/join/joined_models.h"
 
 #include <torch/types.h>
 

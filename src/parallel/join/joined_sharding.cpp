@@ -1,5 +1,5 @@
 // See joined_sharding.h.
-#include "hasten/parallel/join/joined_sharding.h"
+#include "parallel/join/joined_sharding.h"
 
 #include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>

@@ -12,7 +12,7 @@ ForwardScopes::Scope::~Scope() {
 
 void ForwardScopes::add(ForwardOrder order, std::shared_ptr<ForwardHook> hook) {
   const auto behind = std::upper_bound(hooks_.begin(), hooks_.end(), order,
-                                       [](ForwardOrder wanted, const Entry& entry) { return wanted < entry.order; });
+                                       [](ForwardOrder value, const Entry& entry) { return value < entry.order; });
   hooks_.insert(behind, Entry{order, std::move(hook)});
 }
 

@@ -41,7 +41,7 @@ void check_equal_states(const torch::nn::Module& module, const comm::Group& grou
 /// Returns the tensors' bytes one after the other.
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors);
 void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
-/// Starts the broadcast of packed buffers. Collective: yes. Blocks: no. Throws: CommError.
+/// Starts the broadcast of packed buffers. Collective: yes. Throws: CommError.
 comm::Work<> broadcast_packed(const at::Tensor& bytes, const comm::Group& group, int root);
 
 }  // namespace hasten::parallel

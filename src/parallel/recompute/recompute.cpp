@@ -53,20 +53,20 @@ std::vector<std::shared_ptr<Module>> default_regions(const Module& module) {
   return found;
 }
 
-std::regex pattern_of(const std::string& wanted) {
+std::regex pattern_of(const std::string& requested) {
   try {
-    return std::regex(wanted, std::regex::ECMAScript);
+    return std::regex(requested, std::regex::ECMAScript);
   } catch (const std::regex_error& error) {
-    throw UsageError(kOrigin, "RecomputeOptions::modules: '", wanted, "' is no name and no pattern: ", error.what());
+    throw UsageError(kOrigin, "RecomputeOptions::modules: '", requested, "' is no name and no pattern: ", error.what());
   }
 }
 
 // Modules that an entry names, from outside to inside; those below a match belong to it.
-std::vector<std::shared_ptr<Module>> matches(Module& module, const std::string& wanted) {
+std::vector<std::shared_ptr<Module>> matches(Module& module, const std::string& requested) {
   std::vector<std::shared_ptr<Module>> found;
   std::vector<std::string> prefixes;
-  const std::regex pattern = pattern_of(wanted);
-  const std::string name = plan::short_class_name(wanted);
+  const std::regex pattern = pattern_of(requested);
+  const std::string name = plan::short_class_name(requested);
   for (const auto& item : module.named_modules(std::string(), false)) {
     const bool is_below = std::any_of(prefixes.begin(), prefixes.end(),
                                       [&](const std::string& prefix) { return item.key().starts_with(prefix); });
@@ -81,10 +81,10 @@ std::vector<std::shared_ptr<Module>> matches(Module& module, const std::string& 
 std::vector<std::shared_ptr<Module>> modules_of_regions(Module& module, const RecomputeOptions& options) {
   if (options.modules.empty()) return default_regions(module);
   std::vector<std::shared_ptr<Module>> found;
-  for (const auto& wanted : options.modules) {
-    const auto here = matches(module, wanted);
+  for (const auto& requested : options.modules) {
+    const auto here = matches(module, requested);
     if (here.empty()) {
-      throw UsageError(kOrigin, "RecomputeOptions::modules names '", wanted,
+      throw UsageError(kOrigin, "RecomputeOptions::modules names '", requested,
                        "', and no module has this name or class. Names are those of named_modules().");
     }
     found.insert(found.end(), here.begin(), here.end());

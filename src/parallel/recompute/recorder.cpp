@@ -102,17 +102,17 @@ class RecomputeRecorder::Call {
     const auto& schema = op.schema();
     const bool own = schema.name().starts_with("aten::") && find_written(schema, written_argument_);
     // A composite operator is recorded by the operators of which it is made.
-    wanted_ = own && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    is_recorded_ = own && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end());
     makes_input_ = !recorder.inside_libtorch_ && is_factory(op, arguments_);
-    wanted_ = wanted_ && !makes_input_;
+    is_recorded_ = is_recorded_ && !makes_input_;
     for (const auto& argument : arguments_) {
-      if (argument.isGenerator()) wanted_ = false;
+      if (argument.isGenerator()) is_recorded_ = false;
     }
     if (is_batch_norm(schema.name()) && arguments_[kTraining].isBool() && arguments_[kTraining].toBool())
       arguments_[kRunningMean] = arguments_[kRunningVar] = at::Tensor();
-    if (wanted_ && op.hasTag(at::Tag::nondeterministic_seeded)) keep_generator();
-    for (size_t i = 0; i < arguments_.size() && wanted_; ++i) keep_tensors(i);
+    if (is_recorded_ && op.hasTag(at::Tag::nondeterministic_seeded)) keep_generator();
+    for (size_t i = 0; i < arguments_.size() && is_recorded_; ++i) keep_tensors(i);
     for_each_written(op, stack, begin, [&](const at::Tensor& tensor) {
       const auto made = recorder.made_.find(storage_of(tensor));
       if (made == recorder.made_.end()) return;
@@ -133,7 +133,7 @@ class RecomputeRecorder::Call {
         });
       }
     }
-    if (wanted_ && !has_interceptors_) {
+    if (is_recorded_ && !has_interceptors_) {
       std::shared_ptr<ReplayedCall> call;
       for (size_t i = 0; i < num_results; ++i) {
         const auto& value = stack[begin + i];
@@ -172,7 +172,7 @@ class RecomputeRecorder::Call {
       kept.ticket = recorder_.ticket_of(tensor);
       if (is_written) {
         // Only what the region has made can be made again as it was.
-        if (!kept.ticket) wanted_ = false;
+        if (!kept.ticket) is_recorded_ = false;
         written_ = tensors_.size();
       }
       if (!kept.ticket) kept.kept.emplace(tensor, may_go ? recorder_.away_->send(tensor) : nullptr);
@@ -196,7 +196,7 @@ class RecomputeRecorder::Call {
   std::vector<const c10::StorageImpl*> storages_, written_storages_;
   std::optional<GeneratorState> generator_;
   std::optional<size_t> written_argument_, written_;
-  bool wanted_ = false;
+  bool is_recorded_ = false;
   // The program may fill the result through a pointer: it is kept, as inputs are.
   bool makes_input_ = false;
   // One of them may have put its own computation in place of the operator's.

@@ -31,12 +31,12 @@ class ReplayingScope {
 // Sets a generator for one call.
 class GeneratorScope {
  public:
-  explicit GeneratorScope(const std::optional<GeneratorState>& wanted) {
-    if (!wanted) return;
-    generator_ = wanted->generator;
+  explicit GeneratorScope(const std::optional<GeneratorState>& requested) {
+    if (!requested) return;
+    generator_ = requested->generator;
     const std::lock_guard lock(generator_.mutex());
     before_ = generator_.get_state();
-    generator_.set_state(wanted->state);
+    generator_.set_state(requested->state);
   }
   ~GeneratorScope() {
     if (!before_.defined()) return;

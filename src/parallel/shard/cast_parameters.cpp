@@ -52,7 +52,7 @@ bool CastParameters::intercept(const c10::OperatorHandle& op, interception::Stac
     const at::Tensor parameter = stack[i].toTensor();
     const auto copy = copies_.find(parameter.unsafeGetTensorImpl());
     // The program's writes count on this rank from then on.
-    if (copy == copies_.end() || copy->second.home->has_left() || !copy->second.home->is_of(parameter)) continue;
+    if (copy == copies_.end() || copy->second.home->is_private() || !copy->second.home->is_of(parameter)) continue;
     const bool differentiable = at::GradMode::is_enabled() && parameter.requires_grad();
     stack[i] = differentiable ? UseCopy::apply(parameter, copy->second.tensor) : copy->second.tensor;
   }

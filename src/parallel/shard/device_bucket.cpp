@@ -93,7 +93,7 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
                      "communication_dtype to send fewer bytes.");
   }
   const at::NoGradGuard no_grad;
-  model_.gradients_came();
+  model_.on_unit_reduced();
   if (model_.pending != nullptr && model_.pending != this) model_.pending->reduce();
   if (scale_ != 1) flat_.mul_(scale_);
   auto& memory = model_.memory();

@@ -78,7 +78,7 @@ std::vector<double> DeviceModel::tail() {
   return {begin, begin + Trailer().size()};
 }
 
-void DeviceModel::gradients_came() {
+void DeviceModel::on_unit_reduced() {
   if (options_.backward_prefetch == BackwardPrefetch::kPost && reads_) memory_->read_ahead();
 }
 

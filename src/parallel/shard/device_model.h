@@ -70,7 +70,7 @@ class DeviceModel : public ShardedModel {
   std::vector<double> tail();
   /// The launched bucket that has not been reduced, which goes before another is.
   DeviceBucket* pending = nullptr;
-  void gradients_came();
+  void on_unit_reduced();
 
  private:
   void choose(const torch::nn::Module& module, const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);

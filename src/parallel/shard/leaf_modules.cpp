@@ -17,18 +17,18 @@ std::vector<std::string> set_moe_leaf_modules(const std::shared_ptr<Sharding>& s
                                               const std::vector<std::string>& classes) {
   std::set<std::string> there;
   for (const auto& module : model.modules(/*include_self=*/false)) there.insert(plan::short_class_name(module->name()));
-  for (const auto& wanted : classes) {
-    if (!leaf_names(model, {.leaf_classes = {wanted}}).empty()) continue;
+  for (const auto& requested : classes) {
+    if (!leaf_names(model, {.leaf_classes = {requested}}).empty()) continue;
     const std::vector<std::string> names(there.begin(), there.end());
-    throw UsageError(Origin{"shard"}, "no module has the class ", wanted,
-                     ", which set_moe_leaf_modules (transformer_moe_cls_names) names", guess_end(wanted, names),
+    throw UsageError(Origin{"shard"}, "no module has the class ", requested,
+                     ", which set_moe_leaf_modules (transformer_moe_cls_names) names", guess_end(requested, names),
                      " The model's classes are ", join(names), ".");
   }
   std::vector<std::string> added;
-  for (const auto& wanted : classes) {
+  for (const auto& requested : classes) {
     if (!sharding) break;
     const auto& known = sharding->options().wrap.leaf_classes;
-    if (std::find(known.begin(), known.end(), wanted) == known.end()) added.push_back(wanted);
+    if (std::find(known.begin(), known.end(), requested) == known.end()) added.push_back(requested);
   }
   if (!added.empty()) sharding->add_leaf_classes(added);
   return leaf_names(model, {.leaf_classes = classes});

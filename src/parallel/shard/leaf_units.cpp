@@ -13,9 +13,9 @@ bool is_leaf(const std::string& name, const torch::nn::Module& module, const Wra
     return std::any_of(all.begin(), all.end(), fits);
   };
   return any(policy.leaf_classes,
-             [&](const std::string& wanted) { return plan::class_matches(module.name(), wanted); }) ||
-         any(policy.leaf_names, [&](const std::string& wanted) { return name == wanted; }) ||
-         any(policy.leaf_suffixes, [&](const std::string& wanted) { return name.ends_with(wanted); });
+             [&](const std::string& requested) { return plan::class_matches(module.name(), requested); }) ||
+         any(policy.leaf_names, [&](const std::string& requested) { return name == requested; }) ||
+         any(policy.leaf_suffixes, [&](const std::string& requested) { return name.ends_with(requested); });
 }
 
 }  // namespace

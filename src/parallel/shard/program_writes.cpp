@@ -20,7 +20,7 @@ struct Departed {
 };
 
 bool has_departed(const SharedStorage& storage) {
-  return storage.home.has_left() || !storage.home.is_of(storage.tensor);
+  return storage.home.is_private() || !storage.home.is_of(storage.tensor);
 }
 
 // FNV-1a over words of eight bytes.
@@ -106,7 +106,7 @@ void write_back(const Departed& departed) {
 void return_home(const Departed& departed) {
   auto& [model, storage] = departed;
   if (storage->home.is_of(storage->tensor)) {
-    storage->home.come_back();
+    storage->home.restore();
     return;
   }
   const auto memory = [&, storage = storage, model = model] {

@@ -16,10 +16,10 @@
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/offload/load/empty.h"
-#include "hasten/parallel/shard/wrap_units.h"
 #include "parallel/shard/leaf_units.h"
 #include "parallel/shard/shard_pool.h"
 #include "parallel/shard/unit_layout.h"
+#include "parallel/shard/wrap_units.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -342,7 +342,7 @@ at::Tensor RegionModel::gradient_slice(size_t item, ShardInterval interval) cons
 bool RegionModel::has_own_gradient(size_t item) const {
   const auto& place = places_[item];
   const at::Tensor& gradient = parameters_[item].tensor.grad();
-  return gradient.defined() && gradient.is_same(place.gradient) && !place.gradient_home.has_left();
+  return gradient.defined() && gradient.is_same(place.gradient) && !place.gradient_home.is_private();
 }
 
 bool RegionModel::holds(const at::Tensor& tensor) const {
@@ -351,11 +351,12 @@ bool RegionModel::holds(const at::Tensor& tensor) const {
 }
 
 int64_t RegionModel::num_private_copies() const {
-  return std::count_if(storages_.begin(), storages_.end(), [](const auto& storage) { return storage.home.has_left(); });
+  return std::count_if(storages_.begin(), storages_.end(),
+                       [](const auto& storage) { return storage.home.is_private(); });
 }
 
 // A view that the program holds becomes its own, with the values it has, before others come to its place.
-void RegionModel::leave_to_others(size_t item) {
+void RegionModel::detach_view(size_t item) {
   auto& place = places_[item];
   if (!place.gradient.defined()) return;
   const size_t own = parameters_[item].tensor.grad().is_same(place.gradient) ? 2 : 1;
@@ -380,7 +381,7 @@ void RegionModel::show_gradient(size_t item) {
       place.gradient_home = offload::Home(place.gradient, gradients_.read_only(offset, num_bytes));
     }
   } else {
-    place.gradient_home.come_back();
+    place.gradient_home.restore();
   }
   gradient = place.gradient;
 }

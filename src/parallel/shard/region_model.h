@@ -89,7 +89,7 @@ class RegionModel : public ShardedModel {
   at::Tensor value_slice(size_t item, ShardInterval interval) const override;
   at::Tensor gradient_slice(size_t item, ShardInterval interval) const override;
   bool has_own_gradient(size_t item) const override;
-  void leave_to_others(size_t item);
+  void detach_view(size_t item);
   /// .grad() becomes the view, with the region's values.
   void show_gradient(size_t item);
 
@@ -102,7 +102,7 @@ class RegionModel : public ShardedModel {
   void finish_step() override;
   void end_step() override;
   /// Called when a unit's gradients are there.
-  void gradients_came();
+  void on_unit_reduced();
   UnitCounts unit_counts() const override;
 
   /// Casts what this rank's column owns into the copies of autocast's dtype; others cast theirs. To be called by all
@@ -117,7 +117,7 @@ class RegionModel : public ShardedModel {
   void make_region();
   void fill_region();
   void fill_unit(size_t unit);
-  void show_region(SharedStorage& storage);
+  void point_to_region(SharedStorage& storage);
   void lay_out();
   void find_persistent();
   bool keeps_stripes() const;

@@ -76,7 +76,7 @@ class RegionModel::TouchUnits : public interception::Interceptor {
   void touch(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.has_storage()) return;
     const auto found = units_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found == units_.end() || found->second.home->has_left()) return;
+    if (found == units_.end() || found->second.home->is_private()) return;
     const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
     pager_->touch(found->second.unit, in_backward ? ahead_in_backward_ : ahead_in_forward_);
   }
@@ -206,7 +206,7 @@ void RegionModel::fill_region() {
     if (group_.rank() != 0) return;
     region_.write(storage.offset_bytes, storage.tensor.storage().data(), storage.num_bytes);
     broadcast_region(replicas_, region_, storage.offset_bytes, storage.offset_bytes + storage.num_bytes);
-    show_region(storage);
+    point_to_region(storage);
     freed += storage.num_bytes;
     if (freed < kReturnBytes) return;
     memory::give_back_freed_memory();
@@ -224,7 +224,7 @@ void RegionModel::fill_region() {
   }
   // The other ranks free their copies meanwhile.
   if (group_.rank() != 0) {
-    for (auto& storage : storages_) show_region(storage);
+    for (auto& storage : storages_) point_to_region(storage);
   }
   const comm::Purpose purpose("shared parameters");
   group_.barrier();
@@ -242,7 +242,7 @@ void RegionModel::fill_unit(size_t unit) {
 }
 
 // The storage shows the region's bytes from here on.
-void RegionModel::show_region(SharedStorage& storage) {
+void RegionModel::point_to_region(SharedStorage& storage) {
   if (storage.tensor.is_meta()) {
     const c10::Storage memory(c10::Storage::use_byte_size_t(), static_cast<size_t>(storage.num_bytes),
                               region_.read_only(storage.offset_bytes, storage.num_bytes));
@@ -300,7 +300,7 @@ void RegionModel::end_pager() {
   control_ = {};
 }
 
-void RegionModel::gradients_came() {
+void RegionModel::on_unit_reduced() {
   if (pager_ && options_.backward_prefetch == BackwardPrefetch::kPost) pager_->fill_next();
 }
 

@@ -50,7 +50,7 @@ void ShardBucket::begin_step() {
   std::fill(absent_.begin(), absent_.end(), false);
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
   std::fill(own_.begin(), own_.end(), at::Tensor());
-  for (const size_t item : items_) model_.leave_to_others(item);
+  for (const size_t item : items_) model_.detach_view(item);
   // Of an exchange that an exception has left.
   if (work_) std::exchange(work_, std::nullopt)->wait();
   if (crossing_) std::exchange(crossing_, std::nullopt)->wait();
@@ -118,7 +118,7 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
                      "communication_dtype to send fewer bytes.");
   }
   const at::NoGradGuard no_grad;
-  model_.gradients_came();
+  model_.on_unit_reduced();
   auto& pool = model_.pool();
   if (pool.pending != nullptr && pool.pending != this) pool.pending->reduce();
   slot_ = pool.num_launched++ % ShardPool::kNumSlots;

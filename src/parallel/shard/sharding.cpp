@@ -117,7 +117,7 @@ SplitParameters those_of(const torch::optim::Optimizer& optimizer, const SplitPa
 
 // Graphs from before the step must not be used after it, as autograd checks by versions. Low-precision copies are
 // stale.
-void tell_of_change(const SplitParameters& split) {
+void bump_versions(const SplitParameters& split) {
   for (const auto& [impl, place] : split) {
     const at::Tensor& tensor = place.model->parameters()[place.item].tensor;
     compat::bump_version(tensor);
@@ -448,7 +448,7 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   if (meets && kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
   for (const auto& model : models) model->finish_step();
   if (meets) group_.barrier();
-  tell_of_change(split);
+  bump_versions(split);
   impl_->note_plans(optimizer, split, kind);
   return loss;
 }

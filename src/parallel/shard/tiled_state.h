@@ -21,11 +21,11 @@ namespace hasten::parallel::shard {
 
 class TiledState {
  public:
-  /// Collective: no. Blocks: no. Throws: as TileFile.
+  /// Throws: as TileFile.
   explicit TiledState(const OffloadOptions& options);
 
   /// Steps tile by tile; returns the first tile's loss. Parameters that are not split are stepped with the first one.
-  /// Collective: no. Blocks: until all is written. Throws: DataError for what cannot be read or written; UsageError
+  /// Blocks: until all is written. Throws: DataError for what cannot be read or written; UsageError
   /// before the first step if the state will not fit; what own_step throws.
   at::Tensor step(torch::optim::Optimizer& optimizer, const SplitParameters& split,
                   const std::function<at::Tensor()>& own_step);

@@ -73,8 +73,8 @@ std::unique_ptr<comm::IncomingMessage> UnitExchange::begin(int from, std::string
   const auto& stripes = units_[unit];
   {
     const std::lock_guard lock(mutex_);
-    const bool asked = unit == filling_ && std::find(awaited_.begin(), awaited_.end(), from) != awaited_.end();
-    if (!asked || body_bytes != num_local() * stripes.stripe_bytes) {
+    const bool requested = unit == filling_ && std::find(awaited_.begin(), awaited_.end(), from) != awaited_.end();
+    if (!requested || body_bytes != num_local() * stripes.stripe_bytes) {
       throw CommError(Origin{"shard", group_.rank(), group_.world_size()}, "unit", "rank ", from, " sent ", body_bytes,
                       " bytes that nothing had asked for");
     }

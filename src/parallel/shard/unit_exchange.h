@@ -42,7 +42,7 @@ class UnitExchange : private comm::MessageSink {
   UnitExchange& operator=(const UnitExchange&) = delete;
 
   /// Puts the unit's stripes together in the whole region. A single call runs at a time.
-  /// Collective: no. Blocks: until they are there. Throws: CommError naming a rank that is gone or does not answer.
+  /// Blocks: until they are there. Throws: CommError naming a rank that is gone or does not answer.
   void fill(size_t unit);
   /// Bytes that this rank has taken from other hosts.
   int64_t pulled_bytes() const noexcept { return pulled_bytes_.load(); }

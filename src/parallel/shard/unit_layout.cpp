@@ -5,8 +5,8 @@
 #include <limits>
 #include <map>
 
-#include "hasten/parallel/shard/wrap_units.h"
 #include "parallel/shard/leaf_units.h"
+#include "parallel/shard/wrap_units.h"
 
 namespace hasten::parallel::shard {
 namespace {

@@ -12,7 +12,7 @@
 namespace hasten::parallel::shard {
 
 /// Returns groups of items in the order in which their gradients come: the last ones first. `ignored`: names of modules
-/// and parameters that are in no unit. Collective: no. Blocks: no. Throws: UsageError for a rule that matches nothing.
+/// and parameters that are in no unit. Throws: UsageError for a rule that matches nothing.
 std::vector<std::vector<size_t>> group_items(const torch::nn::Module& module, const ShardOptions& options,
                                              const std::vector<ShardItem>& items,
                                              const std::vector<std::string>& ignored);

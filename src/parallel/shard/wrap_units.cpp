@@ -1,5 +1,5 @@
 // See wrap_units.h.
-#include "hasten/parallel/shard/wrap_units.h"
+#include "parallel/shard/wrap_units.h"
 
 #include <algorithm>
 #include <regex>

@@ -7,7 +7,7 @@
 
 namespace hasten::parallel::tensor {
 
-/// Returns an axis over the ranks of a group. Collective: no. Blocks: no. Throws: nothing.
+/// Returns an axis over the ranks of a group.
 std::shared_ptr<CutAxis> make_axis(comm::Group group, AxisOptions options);
 
 /// While it exists, operators of this thread on cut parameters alone are taken, also without gradients.

@@ -11,7 +11,7 @@
 namespace hasten::parallel::tensor {
 
 /// Returns a plan with whole names for the modules of known classes in this one; empty if there are none. Names that a
-/// module does not have (a head that it lacks) are left out. Collective: no. Blocks: no. Throws: UsageError for numbers
+/// module does not have (a head that it lacks) are left out. Throws: UsageError for numbers
 /// of heads that `num_parts` does not divide.
 TensorPlan plan_by_classes(const torch::nn::Module& module, const std::vector<PlanParameter>& parameters,
                            int num_parts);

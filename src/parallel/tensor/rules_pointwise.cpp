@@ -16,7 +16,7 @@ struct Wanted {
   int64_t size = 0;
 };
 
-Wanted wanted(RuleCall& call) {
+Wanted wanted_layout(RuleCall& call) {
   Wanted found;
   call.replace([&](const at::Tensor& tensor) {
     found.dims = std::max(found.dims, tensor.dim());
@@ -89,7 +89,7 @@ void equal_rule(RuleCall& call) {
 }  // namespace
 
 void pointwise_rule(RuleCall& call) {
-  const Wanted to = wanted(call);
+  const Wanted to = wanted_layout(call);
   const bool writes = call.op.schema().is_mutable();
   const at::Tensor self = call.has_tensor(0) ? call[0].toTensor() : at::Tensor();
   if (writes && !call.axis.look(self).is_cut()) {

@@ -145,11 +145,11 @@ JournalStatus read_status(const std::filesystem::path& journal) {
 }
 
 int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment,
-                     const SayLine& say) {
+                     const WarnLine& warn) {
   // A follower that has just been killed may not have let go.
   const FileLock lock(beside(journal, ".follow"), 5);
   if (!lock.held()) refuse_second_follower(journal, lock);
-  Follower follower({.journal = journal, .environment = environment, .say = say});
+  Follower follower({.journal = journal, .environment = environment, .warn = warn});
   auto sync_at = FollowClock::now() + std::chrono::seconds(10);
   bool ended = false;
   while (!ended && !follower.is_done()) {
@@ -165,7 +165,7 @@ int follow_until_end(const std::filesystem::path& journal, double drain_timeout_
 }
 
 bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig>& to, double timeout_s,
-              const Environment& environment, const SayLine& say) {
+              const Environment& environment, const WarnLine& warn) {
   if (is_written(journal)) {
     throw UsageError(Origin{"tracking"}, journal,
                      " belongs to a run that is still going on; its trackers are fed by themselves. Wait for its end.");
@@ -175,7 +175,7 @@ bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig
   Follower follower({.journal = journal,
                      .sinks = to,
                      .environment = environment,
-                     .say = say,
+                     .warn = warn,
                      .first_backoff_s = 0.2,
                      .most_failures = 5});
   follower.close();

@@ -98,12 +98,12 @@ class BridgeSink : public Sink {
     if (const auto* error = reply->find("error"); error != nullptr && error->is_string()) {
       error_ = error->as_string();
       const auto* op = reply->find("op");
-      context_->say(text("the tracker '", config_.name, "' refused a record",
-                         op != nullptr && op->is_string() ? " of the kind '" + op->as_string() + "'" : "",
-                         ", which is left out: ", error_));
+      context_->warn(text("the tracker '", config_.name, "' refused a record",
+                          op != nullptr && op->is_string() ? " of the kind '" + op->as_string() + "'" : "",
+                          ", which is left out: ", error_));
     }
     if (const auto* warning = reply->find("warning"); warning != nullptr && warning->is_string()) {
-      context_->say(text("the tracker '", config_.name, "': ", warning->as_string()));
+      context_->warn(text("the tracker '", config_.name, "': ", warning->as_string()));
     }
     if (const auto* state = reply->find("state")) state_.state = *state;
     const auto* offset = reply->find("offset");

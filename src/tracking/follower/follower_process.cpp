@@ -48,7 +48,7 @@ void FollowerProcess::start() {
 }
 
 void FollowerProcess::hand_on(std::chrono::milliseconds timeout) {
-  for (const std::string& line : child_->read_lines(timeout)) options_.say(line);
+  for (const std::string& line : child_->read_lines(timeout)) options_.warn(line);
 }
 
 void FollowerProcess::look() {
@@ -60,16 +60,16 @@ void FollowerProcess::look() {
   if (*code == 0 || *code == kNotAll) return;  // all trackers have ended or are parked
   if (starts_ >= kMostStarts) {
     given_up_ = true;
-    options_.say(text("the process that feeds the trackers ended ", starts_, " times, the last time with exit code ",
-                      *code, ". The journal goes on; afterwards run: hasten track recover ",
-                      shell_word(options_.journal.parent_path().string())));
+    options_.warn(text("the process that feeds the trackers ended ", starts_, " times, the last time with exit code ",
+                       *code, ". The journal goes on; afterwards run: hasten track recover ",
+                       shell_word(options_.journal.parent_path().string())));
     return;
   }
   try {
     start();
   } catch (const UsageError& error) {
     given_up_ = true;
-    options_.say(error.what());
+    options_.warn(error.what());
   }
 }
 

@@ -21,7 +21,7 @@ struct FollowerProcessOptions {
   std::filesystem::path journal = {};
   double drain_timeout_s = 30;
   Environment environment = {};
-  std::function<void(const std::string&)> say = {};
+  std::function<void(const std::string&)> warn = {};
 };
 
 class FollowerProcess {

@@ -64,7 +64,7 @@ class TrackerSink : public Sink {
 
   void say_warnings() {
     for (const std::string& warning : tracker_->take_warnings())
-      context_->say(text("the tracker '", config_.name, "': ", warning));
+      context_->warn(text("the tracker '", config_.name, "': ", warning));
   }
 
   void save() {
@@ -142,8 +142,8 @@ class TrackerSink : public Sink {
     }
     say_warnings();
     if (!shown && not_shown_.insert(record.op).second) {
-      context_->say(text("the tracker '", config_.name, "' cannot show records of the kind '", record.op,
-                         "'; they are in the journal and in media/."));
+      context_->warn(text("the tracker '", config_.name, "' cannot show records of the kind '", record.op,
+                          "'; they are in the journal and in media/."));
     }
   }
 
@@ -263,9 +263,10 @@ bool Sink::is_for_me(const Record& record) const {
 void Sink::park(const std::string& reason) {
   state_.parked = true;
   state_.error = reason;
-  context_->say(text("the tracker '", config_.name, "' is given up: ", reason,
-                     " The journal keeps everything; later: hasten track sync ",
-                     shell_word(context_->options.journal.parent_path().string()), " --to ", shell_word(config_.name)));
+  context_->warn(text("the tracker '", config_.name, "' is given up: ", reason,
+                      " The journal keeps everything; later: hasten track sync ",
+                      shell_word(context_->options.journal.parent_path().string()), " --to ",
+                      shell_word(config_.name)));
   try {
     acknowledge();
   } catch (const std::exception&) {
@@ -294,7 +295,7 @@ void Sink::run() {
     } catch (const std::exception& error) {
       if (progressed_) failures = 0;
       if (!is_reported)
-        context_->say(text("the tracker '", config_.name, "' failed and is tried again: ", error.what()));
+        context_->warn(text("the tracker '", config_.name, "' failed and is tried again: ", error.what()));
       is_reported = true;
       state_.error = error.what();
       if (++failures >= options.most_failures) {

@@ -19,8 +19,8 @@ struct SinkContext {
   mutable std::mutex mutex = {};
   std::condition_variable changed = {};
 
-  void say(const std::string& line) const {
-    if (options.say) options.say(line);
+  void warn(const std::string& line) const {
+    if (options.warn) options.warn(line);
   }
   /// Returns after the time, or when the follower is closed or abandoned; true unless abandoned.
   bool sleep(std::chrono::duration<double> time);

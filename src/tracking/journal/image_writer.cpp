@@ -11,11 +11,11 @@
 namespace hasten::tracking {
 
 ImageWriter::ImageWriter(std::filesystem::path run_folder, int64_t most_bytes,
-                         std::function<void(std::string)> write_line, std::function<void(const std::string&)> say)
+                         std::function<void(std::string)> write_line, std::function<void(const std::string&)> warn)
     : folder_(std::move(run_folder)),
       most_bytes_(most_bytes),
       write_line_(std::move(write_line)),
-      say_(std::move(say)),
+      warn_(std::move(warn)),
       thread_([this] { run(); }) {}
 
 ImageWriter::~ImageWriter() {
@@ -44,8 +44,8 @@ void ImageWriter::push(ImageJob job) {
   }
   changed_.notify_all();
   if (dropped) {
-    say_(text("images are logged faster than they can be written; the oldest beyond ", most_bytes_,
-              " bytes are dropped. Log fewer, or raise AcceleratorOptions.tracking.image_memory_bytes."));
+    warn_(text("images are logged faster than they can be written; the oldest beyond ", most_bytes_,
+               " bytes are dropped. Log fewer, or raise AcceleratorOptions.tracking.image_memory_bytes."));
   }
 }
 
@@ -66,7 +66,7 @@ void ImageWriter::run() {
     try {
       write(job);
     } catch (const std::exception& error) {
-      say_(text("images of step ", job.step, " are lost: ", error.what()));
+      warn_(text("images of step ", job.step, " are lost: ", error.what()));
     }
     lock.lock();
     num_bytes_ -= size;

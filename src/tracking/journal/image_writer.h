@@ -28,9 +28,9 @@ struct ImageJob {
 
 class ImageWriter {
  public:
-  /// `write_line` gets the journal's line, `say` what went wrong.
+  /// `write_line` gets the journal's line, `warn` what went wrong.
   ImageWriter(std::filesystem::path run_folder, int64_t most_bytes, std::function<void(std::string)> write_line,
-              std::function<void(const std::string&)> say);
+              std::function<void(const std::string&)> warn);
   /// Writes what waits.
   ~ImageWriter();
 
@@ -47,7 +47,7 @@ class ImageWriter {
   const std::filesystem::path folder_;
   const int64_t most_bytes_;
   const std::function<void(std::string)> write_line_;
-  const std::function<void(const std::string&)> say_;
+  const std::function<void(const std::string&)> warn_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<ImageJob, int64_t>> jobs_;

@@ -38,7 +38,7 @@ class LineQueue {
   bool empty() const;
 
  private:
-  struct Kept {
+  struct Line {
     LogLine line = {};
     std::string text = {};  // in place of line
   };
@@ -47,7 +47,7 @@ class LineQueue {
 
   const std::shared_ptr<Journal> journal_;
   mutable std::mutex mutex_;
-  std::deque<Kept> kept_;
+  std::deque<Line> kept_;
   std::string buffer_;
 };
 

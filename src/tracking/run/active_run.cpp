@@ -39,7 +39,7 @@ ActiveRun::ActiveRun(const TrackingOptions& options, const std::filesystem::path
       queue(journal),
       images(
           path.parent_path(), options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
-          [this](const std::string& line) { say(line); }) {}
+          [this](const std::string& line) { warn(line); }) {}
 
 ActiveRun::~ActiveRun() {
   stop();
@@ -60,7 +60,7 @@ void ActiveRun::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ActiveRun::say(const std::string& line) {
+void ActiveRun::warn(const std::string& line) {
   logger_.warning(line, {.main_process_only = false});
   if (!ended) write_note(line, "warning");
 }

@@ -37,7 +37,7 @@ class ActiveRun {
   void look_after();
   void stop();
   /// Logs a warning, and notes it in the journal unless that has ended.
-  void say(const std::string& line);
+  void warn(const std::string& line);
   void write_note(const std::string& words, const std::string& level);
   void wake() { changed_.notify_all(); }
   void add_metrics(std::function<Values()> read);

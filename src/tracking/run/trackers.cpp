@@ -95,9 +95,9 @@ struct Trackers::Impl {
     if (value < last_step && !said_back) {
       said_back = true;
       if (run)
-        run->say(text("step ", value, " comes after step ", last_step,
-                      ". Trackers show steps as they come; after loading a checkpoint "
-                      "call trackers().load_state."));
+        run->warn(text("step ", value, " comes after step ", last_step,
+                       ". Trackers show steps as they come; after loading a checkpoint "
+                       "call trackers().load_state."));
     }
     last_step = value;
     return value;
@@ -151,16 +151,16 @@ core::Value Trackers::Impl::start_record(const std::string& project, const Resol
 }
 
 void Trackers::Impl::follow(const ResolvedTrackers& resolved) {
-  const auto say = [run = run.get()](const std::string& line) { run->say(line); };
+  const auto warn = [run = run.get()](const std::string& line) { run->warn(line); };
   std::vector<SinkConfig> fed = resolved.built_in;
   std::erase_if(fed, [](const SinkConfig& sink) { return sink.name == "journal"; });
   if (!fed.empty()) {
     const auto program = follower_program(setup.options.program, setup.environment);
     if (!program.empty()) {
-      run->process = std::make_unique<FollowerProcess>(
-          FollowerProcessOptions{program, run->journal->path(), setup.options.drain_timeout_s, setup.environment, say});
+      run->process = std::make_unique<FollowerProcess>(FollowerProcessOptions{
+          program, run->journal->path(), setup.options.drain_timeout_s, setup.environment, warn});
     } else {
-      run->say(
+      run->warn(
           "there is no `hasten` command beside this program or on PATH; trackers run on a thread of the training. "
           "Install it, or set "
           "HASTEN_TRACK_PROGRAM.");
@@ -168,7 +168,7 @@ void Trackers::Impl::follow(const ResolvedTrackers& resolved) {
                                                                     .sinks = fed,
                                                                     .registry = setup.options.registry,
                                                                     .environment = setup.environment,
-                                                                    .say = say}));
+                                                                    .warn = warn}));
     }
   }
   if (!resolved.own.empty()) {
@@ -176,7 +176,7 @@ void Trackers::Impl::follow(const ResolvedTrackers& resolved) {
                                                                   .sinks = resolved.own,
                                                                   .registry = setup.options.registry,
                                                                   .environment = setup.environment,
-                                                                  .say = say}));
+                                                                  .warn = warn}));
   }
 }
 
@@ -339,7 +339,7 @@ void Trackers::log_histogram(const std::string& key, const Histogram& h, std::op
   if (h.num == 0) {
     // A run that diverges goes on, and its other curves show where.
     if (impl_->empty_histograms.insert(key).second)
-      impl_->run->say(text("the histogram '", key, "' of step ", number, " has no finite value and is left out"));
+      impl_->run->warn(text("the histogram '", key, "' of step ", number, " has no finite value and is left out"));
     return;
   }
   impl_->push(core::Value::map({{"op", "histogram"},

@@ -237,11 +237,11 @@ class Mlflow : public Tracker {
         const core::Value answer = parsed(found, "experiments/get-by-name");
         if (const auto* one = answer.find("experiment")) return string_at(*one, "experiment_id");
       }
-      core::Value wanted = core::Value::map({{"name", name}});
+      core::Value fields = core::Value::map({{"name", name}});
       if (const std::string place = string_at(options_, "logging_dir"); !place.empty())
-        wanted["artifact_location"] = place;
+        fields["artifact_location"] = place;
       std::string json;
-      append_json(json, wanted);
+      append_json(json, fields);
       const http::Response made = send_post("experiments/create", std::move(json));
       if (made.ok()) return string_at(parsed(made, "experiments/create"), "experiment_id");
       if (made.body.find("_ALREADY_EXISTS") == std::string::npos) parsed(made, "experiments/create");

@@ -1,7 +1,7 @@
 // NCCL in a world of one, on a GPU: each collective gives what it should, and the backend closes at once.
 #include <gtest/gtest.h>
 
-#include "hasten/comm/backend/backend.h"
+#include "comm/backend/backend.h"
 #include "support/device.h"
 
 namespace hasten::comm {

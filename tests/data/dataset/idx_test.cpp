@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "data/dataset/archive.h"
 #include "hasten/core/error.h"
-#include "hasten/data/dataset/archive.h"
 #include "hasten/data/dataset/urls.h"
 #include "hasten/data/loader/loader.h"
 

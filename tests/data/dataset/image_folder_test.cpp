@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "hasten/data/dataset/archive.h"
+#include "data/dataset/archive.h"
 #include "hasten/data/dataset/concat.h"
 #include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/subset.h"

@@ -7,8 +7,8 @@
 
 #include <iostream>
 
+#include "data/sampler/rng_sync.h"
 #include "hasten/data/loader/loader.h"
-#include "hasten/data/sampler/rng_sync.h"
 #include "support/processes.h"
 #include "support/samples.h"
 

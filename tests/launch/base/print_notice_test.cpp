@@ -13,7 +13,7 @@ TEST(Say, ALineIsOneWrite) {
   const int before = dup(STDERR_FILENO);
   dup2(ends[1], STDERR_FILENO);
 
-  say("stopping");
+  print_notice("stopping");
 
   dup2(before, STDERR_FILENO);
   char message[64];

@@ -1,4 +1,4 @@
-#include "hasten/launch/output/output.h"
+#include "launch/output/output.h"
 
 #include <gtest/gtest.h>
 

@@ -112,7 +112,7 @@ class Stranger : public ::testing::Test {
     }
   }
 
-  std::vector<std::string> say(const std::string& bytes) {
+  std::vector<std::string> print_notice(const std::string& bytes) {
     EXPECT_EQ(send(socket_.handle(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     std::vector<pollfd> source;
     server_.add_source(source);
@@ -122,7 +122,7 @@ class Stranger : public ::testing::Test {
   // An honest handshake; `nonces` for the keys that follow from it.
   std::string prove() {
     const std::string nonces = greeting_.substr(8) + std::string(32, 'n');
-    say(std::string(32, 'n') + hmac(kKey, "client" + nonces));
+    print_notice(std::string(32, 'n') + hmac(kKey, "client" + nonces));
     EXPECT_TRUE(server_.ready());
     return nonces;
   }
@@ -142,13 +142,13 @@ TEST_F(Stranger, IsGreetedWithANonceAndNotWithTheSecret) {
 }
 
 TEST_F(Stranger, CannotUseAProofOfAnotherConnection) {
-  say(std::string(32, 'n') + hmac(kKey, "client" + std::string(32, 'o') + std::string(32, 'n')));
+  print_notice(std::string(32, 'n') + hmac(kKey, "client" + std::string(32, 'o') + std::string(32, 'n')));
 
   EXPECT_TRUE(server_.refused());
 }
 
 TEST_F(Stranger, CannotAnswerWithTheServersOwnProof) {
-  say(std::string(32, 'n') + hmac(kKey, "server" + greeting_.substr(8) + std::string(32, 'n')));
+  print_notice(std::string(32, 'n') + hmac(kKey, "server" + greeting_.substr(8) + std::string(32, 'n')));
 
   EXPECT_TRUE(server_.refused());
 }
@@ -158,22 +158,22 @@ TEST_F(Stranger, AChangedMessageEndsTheConnection) {
   std::string bytes = frame(key, 0, "stop");
   bytes.back() = 'P';
 
-  EXPECT_THAT(say(bytes), IsEmpty());
+  EXPECT_THAT(print_notice(bytes), IsEmpty());
   EXPECT_EQ(server_.why_closed(), "it sent a message that is not authentic");
 }
 
 TEST_F(Stranger, AMessageThatIsSentAgainEndsTheConnection) {
   const Bytes key = hmac(kKey, "from client" + prove());
 
-  EXPECT_THAT(say(frame(key, 0, "join")), ElementsAre("join"));
-  EXPECT_THAT(say(frame(key, 0, "join")), IsEmpty());
+  EXPECT_THAT(print_notice(frame(key, 0, "join")), ElementsAre("join"));
+  EXPECT_THAT(print_notice(frame(key, 0, "join")), IsEmpty());
   EXPECT_EQ(server_.why_closed(), "it sent a message that is not authentic");
 }
 
 TEST_F(Stranger, AnEndlessMessageEndsTheConnectionBeforeItIsRead) {
   prove();
 
-  say(std::string(4, '\x7f') + std::string(32, ' '));
+  print_notice(std::string(4, '\x7f') + std::string(32, ' '));
 
   EXPECT_EQ(server_.why_closed(), "it sent a message that is too long");
 }

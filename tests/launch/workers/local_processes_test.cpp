@@ -41,13 +41,13 @@ class Pipe {
   int ends_[2];
 };
 
-// Blocks until the keeper has said all it had to say; the launcher can still reap it.
-void wait_for_end_of(pid_t keeper) {
+// Blocks until the shim has said all it had to say; the launcher can still reap it.
+void wait_for_end_of(pid_t shim) {
   siginfo_t info = {};
-  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(keeper), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(shim), &info, WEXITED | WNOWAIT), 0);
 }
 
-// The parent of `pid`, which for a worker is its keeper.
+// The parent of `pid`, which for a worker is its shim.
 pid_t parent_of(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string id, name, state;
@@ -146,8 +146,8 @@ TEST(LocalProcesses, KeepTheLastLinesOfStandardErrorForEachStart) {
   processes.finish_output(std::chrono::seconds(0));
 }
 
-TEST(LocalProcesses, AnOrderThatCrossesTheKeepersEndDoesNotHideItsLastWords) {
-  // Much to read, so that the keeper has still to do when the order is sent.
+TEST(LocalProcesses, AnOrderThatCrossesTheShimsEndDoesNotHideItsLastWords) {
+  // Much to read, so that the shim has still to do when the order is sent.
   const std::string words = std::string(60000, '\n') + "words\n";
   const auto body = [&](int) { return write(STDERR_FILENO, words.data(), words.size()) > 0 ? 1 : 0; };
   LocalProcesses processes(body, unseen());
@@ -196,7 +196,7 @@ TEST(LocalProcesses, DestroyingThemLeavesNobody) {
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // no zombie either
 }
 
-TEST(LocalProcesses, AWorkerWhoseKeeperIsKilledEndsWithItsChildren) {
+TEST(LocalProcesses, AWorkerWhoseShimIsKilledEndsWithItsChildren) {
   Pipe pipe;
   LocalProcesses processes([&](int) {
     if (fork() == 0) pipe.write('c');
@@ -213,7 +213,7 @@ TEST(LocalProcesses, AWorkerWhoseKeeperIsKilledEndsWithItsChildren) {
   EXPECT_EQ(pipe.read(), '\0');
 }
 
-TEST(LocalProcesses, AWorkerEndsWithItsKeeperEvenIfTheLauncherDoesNothing) {
+TEST(LocalProcesses, AWorkerEndsWithItsShimEvenIfTheLauncherDoesNothing) {
   Pipe pipe;
   LocalProcesses processes([](int) { return pause(); });
   const pid_t pid = processes.start(1)[0];
@@ -228,12 +228,12 @@ TEST(LocalProcesses, SimultaneousEndsComeInTheOrderInWhichTheyHappened) {
   Pipe first_may_end, second_may_end;
   LocalProcesses processes([&](int local_rank) { return (local_rank == 1 ? first_may_end : second_may_end).read(); });
   const std::vector<pid_t> pids = processes.start(2);
-  const pid_t keepers[] = {parent_of(pids[0]), parent_of(pids[1])};
+  const pid_t shims[] = {parent_of(pids[0]), parent_of(pids[1])};
 
   first_may_end.write('x');
-  wait_for_end_of(keepers[1]);
+  wait_for_end_of(shims[1]);
   second_may_end.write('x');
-  wait_for_end_of(keepers[0]);
+  wait_for_end_of(shims[0]);
 
   EXPECT_EQ(processes.wait({}).local_rank, 1);
 }

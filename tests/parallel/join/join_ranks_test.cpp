@@ -5,8 +5,8 @@
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/ddp/backward.h"
-#include "hasten/parallel/join/joined_models.h"
 #include "hasten/parallel/join/tensor_call.h"
+#include "parallel/join/joined_models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

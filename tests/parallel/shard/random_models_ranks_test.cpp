@@ -13,7 +13,7 @@
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "hasten/parallel/shard/wrap_units.h"
+#include "parallel/shard/wrap_units.h"
 #include "support/ranks.h"
 #include "support/test_device.h"
 

@@ -6,7 +6,7 @@
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/join/joined_loop.h"
-#include "hasten/parallel/join/joined_sharding.h"
+#include "parallel/join/joined_sharding.h"
 #include "support/models.h"
 #include "support/ranks.h"
 #include "support/test_device.h"

@@ -61,8 +61,7 @@ class Group {
   /// Returns the same group with checks on or off, for code that has agreed on its operations by other means.
   Group with_check(bool check) const;
   /// The same group; each collective through this handle and its copies first calls `observer` and throws what that
-  /// throws. Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups. Collective: no.
-  /// Blocks: no. Throws: nothing.
+  /// throws. Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups.
   Group with_observer(CollectiveObserver observer) const;
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
@@ -158,11 +157,11 @@ class Group {
 
   /// Returns a flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place if the
   /// ranks share memory and have some left (GroupOptions::shared_bytes). Otherwise it is an ordinary tensor. For memory
-  /// that is reduced again and again. It may outlive the group. Collective: no. Blocks: no. Throws: the exceptions of
+  /// that is reduced again and again. It may outlive the group. Throws: the exceptions of
   /// the allocator.
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
-  // ---- Point to point. Collective: no. Each message needs its other side. Messages between two ranks with one tag
+  // ---- Point to point. Each message needs its other side. Messages between two ranks with one tag
   // arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype and shape before the
   // data moves.
 
@@ -181,15 +180,15 @@ class Group {
   Work<> batch_send_recv(const std::vector<PointToPoint>& messages, Site site = Site::current()) const;
 
   /// Operations that start later may take this long (GroupOptions::timeout, which keeps its value). The same on all
-  /// ranks. Collective: no. Blocks: no. Throws: nothing.
+  /// ranks.
   void set_timeout(std::chrono::milliseconds timeout) const;
 
   // ---- Failure.
 
-  /// Leaves `words` in the store for the survivors and closes this rank's connections: their operations end
+  /// Leaves `message` in the store for the survivors and closes this rank's connections: their operations end
   /// with "rank r failed: words". Later operations of this rank throw. The first rank's words win.
-  /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
-  void fail(const std::string& words) const noexcept;
+  /// Blocks: for a round trip to the store.
+  void fail(const std::string& message) const noexcept;
 
   /// Returns the run's store; nothing in a world of one. For threads that must not use the group's collectives.
   std::optional<Store> store() const;

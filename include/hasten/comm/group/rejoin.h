@@ -40,8 +40,8 @@ class Meetings {
 };
 
 /// Returns a group that is not connected yet. Until its ranks meet, all_gather gives equal parts, a sum is multiplied
-/// by world_size, broadcast and barrier do nothing, and messages are refused. So do its subgroups. Collective: no.
-/// Blocks: no. Throws: UsageError for a rank outside the world.
+/// by world_size, broadcast and barrier do nothing, and messages are refused. So do its subgroups.
+/// Throws: UsageError for a rank outside the world.
 Group stand_in(int rank, int world_size, const GroupOptions& options, std::shared_ptr<Meetings> meetings = nullptr);
 
 /// Returns true until a group that stands in has met.

@@ -22,7 +22,7 @@ struct MeshAxis {
 /// The arithmetic of a mesh, without groups.
 class MeshLayout {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError if sizes do not multiply to world_size, or for a name that is empty
+  /// Throws: UsageError if sizes do not multiply to world_size, or for a name that is empty
   /// or used twice.
   MeshLayout(std::vector<MeshAxis> axes, int world_size);
 
@@ -60,7 +60,7 @@ class DeviceMesh {
 
   /// Returns the group of an axis; rank() in it is this rank's coordinate. Its first operation must be a collective
   /// (Group::connect_backends), not a message.
-  /// Collective: no. Blocks: no. Throws: UsageError for an unknown axis.
+  /// Throws: UsageError for an unknown axis.
   const Group& group(const std::string& axis) const;
 
   /// Returns the group over several axes, for example the gradients' over {"dp", "cp"}; made anew at each call.

@@ -27,7 +27,7 @@ struct MessagesOptions {
   double lost_after_s = 10;
   /// A larger message closes the connection.
   int64_t max_message_bytes = int64_t{4} << 30;
-  /// Bodies of at least so many bytes are pulled by a receiver on the same host.
+  /// Least size in bytes of a body that a receiver on the same host pulls.
   int64_t pull_bytes = 64 * 1024;
   /// Handed to all ranks: Messages::about().
   std::string about = {};
@@ -40,7 +40,7 @@ class Messages {
   Messages(const Group& group, MessageSink& sink, const MessagesOptions& options = {});
   /// Joins the ranks that have met at `store`, as the next rank. Ranks may come and go at any time. `where`: its host,
   /// address and network_interface count. The others learn of this rank at its first message to them.
-  /// Collective: no. Blocks: for some round trips to the store. Throws: CommError, UsageError (no run key where the
+  /// Blocks: for some round trips to the store. Throws: CommError, UsageError (no run key where the
   /// others have one).
   static std::unique_ptr<Messages> join(const Store& store, const GroupOptions& where, MessageSink& sink,
                                         const MessagesOptions& options = {});
@@ -59,7 +59,7 @@ class Messages {
   bool is_on_this_host(int rank) const;
 
   /// Sends to another rank; messages to one rank arrive in order. The message has been written or queued when it
-  /// returns. Collective: no. Blocks: no. Throws: CommError if the rank is gone; UsageError in a child of fork().
+  /// returns. Throws: CommError if the rank is gone; UsageError in a child of fork().
   void send(int to, OutgoingMessage message, bool flush = true);
   /// Writes the messages to `to` that were sent with flush = false.
   void flush(int to);
@@ -82,7 +82,7 @@ class Messages {
   std::string why_gone(int rank) const;
 
   /// Closes all connections; `say_goodbye`: the others learn that this rank has left by intention. No thread may be in
-  /// another function of this object. Collective: no. Blocks: no. Throws: nothing.
+  /// another function of this object.
   void close(bool say_goodbye) noexcept;
 
   struct Impl;

@@ -159,7 +159,7 @@ class Mapper final : public Walker {
 /// sequence, map entries by key. Other leaves are copied. Undefined tensors and empty optionals stay so. T: at::Tensor;
 /// std::vector, array, pair, tuple, optional, map, unordered_map of such. T may also be torch::data::Example; numbers,
 /// enums, strings; structs with hasten_fields. Other types do not compile.
-/// Collective: no. Blocks: no. Throws: the exceptions of fn.
+/// Throws: the exceptions of fn.
 template <class T, class Fn>
 T map_tensors(const T& value, Fn&& fn) {
   T result = value;

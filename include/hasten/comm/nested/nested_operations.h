@@ -52,7 +52,6 @@ T with_tensors(const T& value, const Tensors& tensors) {
 /// "{data: Float[64, 1, 28, 28], target: Long[64]}": braces around names, brackets around sequences,
 /// parentheses around tuples and structs, "-" for what is no tensor, "none" for empty optionals and
 /// undefined tensors.
-/// Collective: no. Blocks: no. Throws: nothing.
 template <class T>
 std::string structure_of(const T& value, StructureDetail detail = StructureDetail::kShapes) {
   T copy = value;
@@ -147,7 +146,7 @@ T pad_across_processes(const Group& group, const T& value, const PadOptions& opt
 
 /// Returns a structure whose tensors are the concatenation of the values' along `dim`. Other leaves are the first
 /// value's.
-/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor is a scalar.
+/// Throws: UsageError if there is no value, the structures differ, or a tensor is a scalar.
 template <class T>
 T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   std::vector<detail::Tensors> tensors;
@@ -162,7 +161,7 @@ T concatenate(const std::vector<T>& values, int64_t dim = 0) {
 
 /// Returns every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
 /// pinned memory to a GPU run beside the host.
-/// Collective: no. Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
+/// Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
 template <class T>
 T send_to_device(const T& value, c10::Device device, bool non_blocking = false) {
   return map_tensors(
@@ -170,7 +169,7 @@ T send_to_device(const T& value, c10::Device device, bool non_blocking = false) 
 }
 
 /// Returns the first size of the first tensor.
-/// Collective: no. Blocks: no. Throws: UsageError if there is no tensor, or it is a scalar.
+/// Throws: UsageError if there is no tensor, or it is a scalar.
 template <class T>
 int64_t find_batch_size(const T& value) {
   return detail::find_batch_size(tensors_of(value), structure_of(value));
@@ -178,7 +177,7 @@ int64_t find_batch_size(const T& value) {
 
 /// Returns rows [begin, end) of every tensor, as views. Bounds are Python's: negative ones count from the end, others
 /// are clamped.
-/// Collective: no. Blocks: no. Throws: UsageError for a scalar.
+/// Throws: UsageError for a scalar.
 template <class T>
 T slice(const T& value, int64_t begin, int64_t end) {
   return map_tensors(value, [&](const at::Tensor& tensor) { return detail::slice(tensor, begin, end); });

@@ -122,13 +122,13 @@ T scatter_object(const Group& group, const std::vector<T>& objects, int from = 0
 }
 
 /// Sends an object to one rank, which calls receive_object with the same type and tag.
-/// Collective: no. Blocks: until it is passed on. Throws: CommError.
+/// Blocks: until it is passed on. Throws: CommError.
 template <Serialisable T>
 void send_object(const Group& group, const T& object, int to, int tag = 0, Group::Site site = Group::Site::current()) {
   detail::send_bytes(group, detail::encode(object), to, tag, site);
 }
 
-/// Collective: no. Blocks: until the object has come. Throws: CommError as gather_object.
+/// Blocks: until the object has come. Throws: CommError as gather_object.
 template <Serialisable T>
 T receive_object(const Group& group, int from, int tag = 0, Group::Site site = Group::Site::current()) {
   return detail::decode<T>(detail::receive_bytes(group, from, tag, site), {group, "receive_object", from});

@@ -23,7 +23,7 @@ class Generations {
   Generations(Open open, int rank) : open_(std::move(open)), rank_(rank) {}
 
   /// Returns the keys of a meeting in which this rank has its place, for Group::rejoin.
-  /// Collective: no. Blocks: until the process that serves the store is there, at most `timeout`. Throws: CommError;
+  /// Blocks: until the process that serves the store is there, at most `timeout`. Throws: CommError;
   /// WaitInterrupted of this thread's WaitCheck.
   Store enter(std::chrono::milliseconds timeout);
   /// Returns the number of the last meeting, -1 before the first.

@@ -31,12 +31,12 @@ struct TcpStoreOptions {
 class Store {
  public:
   /// Keys held by one process, reached by TCP. The server binds to `host` only.
-  /// Collective: no. Blocks: until the server answers. Throws: UsageError if the address cannot be bound
+  /// Blocks: until the server answers. Throws: UsageError if the address cannot be bound
   /// (busy port, foreign address), CommError if the server is not reached within the timeout.
   static Store tcp(const TcpStoreOptions& options);
 
   /// Opens a store in a file on a file system that all ranks reach. The file is made if missing and removed by the last
-  /// user. Collective: no. Blocks: no. Throws: DataError if the file cannot be made.
+  /// user. Throws: DataError if the file cannot be made.
   static Store file(const std::string& path, int world_size);
 
   /// Keys in this process's memory, for ranks that are threads.
@@ -50,7 +50,7 @@ class Store {
   Store scoped(const std::string& prefix) const;
 
   /// Sets a key, replacing an earlier value; when it returns, every process finds the value.
-  /// Collective: no. Blocks: for a round trip. Throws: CommError if the server is gone (all methods below
+  /// Blocks: for a round trip. Throws: CommError if the server is gone (all methods below
   /// alike).
   void set(const std::string& key, const std::string& value) const;
 
@@ -64,7 +64,7 @@ class Store {
   int64_t add(const std::string& key, int64_t amount) const;
 
   /// Returns when all keys are there.
-  /// Collective: no. Blocks: until then. Throws: CommError naming the keys that are missing after the timeout;
+  /// Blocks: until then. Throws: CommError naming the keys that are missing after the timeout;
   /// WaitInterrupted of this thread's WaitCheck.
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout = std::chrono::minutes(5)) const;
 

@@ -56,7 +56,7 @@ struct Collective {
   Contribution without_data;
 };
 
-/// Returns the row of a collective. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the row of a collective.
 const Collective& describe_collective(OpType type) noexcept;
 inline const char* name_of(OpType type) noexcept {
   return describe_collective(type).name;
@@ -66,7 +66,7 @@ const char* name_of(ReduceOp op) noexcept;
 
 /// Returns a tensor that leaves the other ranks' result of `op` as it is. It holds zeros for sum and mean, ones for
 /// product, the largest value for min, the smallest for max. For bitwise and all bits are set, for or and xor none.
-/// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
+/// Throws: the exceptions of the allocator.
 at::Tensor neutral_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, ReduceOp op);
 
 }  // namespace hasten::comm

@@ -47,7 +47,6 @@ class [[nodiscard]] Work {
   ~Work() { detail::Operation::abandon(std::move(operation_)); }
 
   /// Returns true if wait() would return at once.
-  /// Collective: no. Blocks: no. Throws: nothing.
   bool done() const { return !operation_ || operation_->done(); }
 
   /// Waits for the end and gives the result; call it once.
@@ -60,7 +59,6 @@ class [[nodiscard]] Work {
 
   /// Returns the same operation with a further step at its end: wait() then gives next(result). For a Work<>, `next`
   /// takes nothing. `next` can be copied.
-  /// Collective: no. Blocks: no. Throws: nothing.
   template <class Next>
   auto then(Next next) && {
     const auto follow = [finish = std::move(finish_), next = std::move(next)]() mutable {

@@ -65,7 +65,7 @@ class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<B
 };
 
 /// The datasets one after the other. They may be of different types if their batches are of one type.
-/// Collective: no. Blocks: no. Throws: UsageError if a part has no known size.
+/// Throws: UsageError if a part has no known size.
 template <class First, class... More>
   requires requires { typename First::BatchType; }
 auto concat(First first, More... more) {
@@ -74,7 +74,7 @@ auto concat(First first, More... more) {
   using Traits = detail::PartTraits<First, More...>;
   return ConcatDataset<typename First::BatchType, Traits>(std::move(first), std::move(more)...);
 }
-/// Collective: no. Blocks: no. Throws: UsageError if there is no part, or one without a known size.
+/// Throws: UsageError if there is no part, or one without a known size.
 template <class Dataset>
 auto concat(std::vector<Dataset> parts) {
   return ConcatDataset<typename Dataset::BatchType, detail::PartTraits<Dataset>>(std::move(parts));

@@ -48,7 +48,7 @@ struct CsvOptions {
 /// Fields in quotes may hold separators, line ends and doubled quotes. Blanks around numbers do not count.
 class CsvTable {
  public:
-  /// Collective: no. Blocks: on the file. Throws: DataError (path; "file:line:column: …") for a file that cannot be
+  /// Blocks: on the file. Throws: DataError (path; "file:line:column: …") for a file that cannot be
   /// read, bad quoting, records of differing lengths, or a text that is no number; UsageError for columns that are not
   /// there (with the nearest name) or named twice; UsageError for a `missing` of integers that is no whole number, or a
   /// separator that is a quote or a line end.
@@ -56,12 +56,12 @@ class CsvTable {
 
   size_t num_rows() const noexcept { return contents_->num_rows; }
   /// The values of one column of numbers, [rows].
-  /// Collective: no. Blocks: no. Throws: UsageError if there is no such column, or if it holds texts.
+  /// Throws: UsageError if there is no such column, or if it holds texts.
   at::Tensor operator[](const std::string& name) const;
   /// Several columns of numbers as one tensor, float32 [rows, columns].
-  /// Collective: no. Blocks: no. Throws: as operator[], or UsageError if none is named.
+  /// Throws: as operator[], or UsageError if none is named.
   at::Tensor matrix(const std::vector<std::string>& names) const;
-  /// Collective: no. Blocks: no. Throws: UsageError if there is no such column, or if it holds numbers.
+  /// Throws: UsageError if there is no such column, or if it holds numbers.
   const std::vector<std::string>& texts(const std::string& name) const;
 
   const std::map<std::string, at::Tensor>& all_numbers() const noexcept { return contents_->numbers; }
@@ -92,7 +92,7 @@ class CsvDataset : public torch::data::datasets::BatchDataset<CsvDataset, CsvBat
   static constexpr bool kThreadSafe = true;
 
   explicit CsvDataset(CsvTable table) : table_(std::move(table)) {}
-  /// Collective: no. Blocks: no. Throws: DataError for an index out of range.
+  /// Throws: DataError for an index out of range.
   CsvBatch get_batch(c10::ArrayRef<size_t> indices) override;
   std::optional<size_t> size() const override { return table_.num_rows(); }
   const CsvTable& table() const noexcept { return table_; }

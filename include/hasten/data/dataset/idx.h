@@ -18,7 +18,7 @@
 namespace hasten::data {
 
 /// Returns the values of one IDX file of unsigned bytes: uint8, [count, …] as in the file.
-/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged, truncated or
+/// Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged, truncated or
 /// too long, holds another type of value, or is no IDX file.
 at::Tensor read_idx(const std::string& path);
 
@@ -28,7 +28,7 @@ struct IdxData {
   at::Tensor labels;  ///< int64, [count]
 
   /// Pixels scaled to [0, 1], float32 [n, 1, rows, columns], and labels, int64 [n].
-  /// Collective: no. Blocks: no. Throws: DataError for an index out of range.
+  /// Throws: DataError for an index out of range.
   torch::data::Example<> batch(c10::ArrayRef<size_t> indices) const;
   size_t size() const { return static_cast<size_t>(images.size(0)); }
 };
@@ -51,7 +51,7 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
   static constexpr bool kThreadSafe = true;
   using Stack = torch::data::transforms::Stack<torch::data::Example<>>;
 
-  /// Collective: no. Blocks: on the files. Throws: DataError as read_idx, or if the files' counts differ.
+  /// Blocks: on the files. Throws: DataError as read_idx, or if the files' counts differ.
   IdxDataset(const std::string& images_path, const std::string& labels_path);
 
   torch::data::Example<> get(size_t index) override;
@@ -78,13 +78,13 @@ inline constexpr const char* kFashionMnistSource = "http://fashion-mnist.s3-webs
 
 /// Fetches those of Fashion-MNIST's four files that `folder` lacks from `source`, an address or a folder, and returns
 /// `folder`, for fashion_mnist. Their unpacked bytes are checked by known hashes. Several processes may call it.
-/// Collective: no. Blocks: on the network and the disk. Throws: as files::fetch_file; DataError for other contents,
+/// Blocks: on the network and the disk. Throws: as files::fetch_file; DataError for other contents,
 /// which are removed.
 std::string fetch_fashion_mnist(const std::string& folder, const std::string& source = kFashionMnistSource);
 
 /// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10 classes,
 /// from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz.
-/// Collective: no. Blocks: on the files. Throws: DataError that explains how to get the files; as IdxDataset.
+/// Blocks: on the files. Throws: DataError that explains how to get the files; as IdxDataset.
 IdxDataset fashion_mnist(const std::string& root = kFashionMnistRoot, bool train = true);
 
 }  // namespace hasten::data

@@ -29,7 +29,7 @@ struct ImageFolderOptions {
   /// kImageNetMean and kImageNetStd.
   std::array<float, 3> mean = {0, 0, 0};
   std::array<float, 3> std = {1, 1, 1};
-  /// Of the random steps.
+  /// Seed of the random steps.
   uint64_t seed = 0;
 };
 
@@ -44,25 +44,25 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
 
   /// Finds the images: .png, .jpg and .jpeg in any case of letters, at any depth below each class's folder, links
   /// followed. Classes and files are sorted by name as torchvision sorts them, so that targets are the same there.
-  /// Names that begin with a dot are left alone, other files passed over. Collective: no. Blocks: on the folders.
+  /// Names that begin with a dot are left alone, other files passed over. Blocks: on the folders.
   /// Throws: DataError if the root cannot be read, holds no folder, or a class holds no image; UsageError for steps
   /// that fit no image.
   explicit ImageFolder(const std::string& root, const ImageFolderOptions& options = {});
 
-  /// Collective: no. Blocks: on the file. Throws: DataError (path, reason) for a damaged image, one too small
+  /// Blocks: on the file. Throws: DataError (path, reason) for a damaged image, one too small
   /// for a crop, or an index out of range.
   torch::data::Example<> get(size_t index) override;
   std::optional<size_t> size() const override;
 
   /// The epoch whose random numbers the steps take, 0 at first. Loaders set it on their own copy before each pass
   /// (Loader::set_epoch, Loader::load_state), also through Subset, concat and map. Only code that reads batches without
-  /// a loader calls it. Collective: no. Blocks: no. Throws: nothing.
+  /// a loader calls it.
   void set_epoch(uint64_t epoch) noexcept { epoch_ = epoch; }
   uint64_t epoch() const noexcept { return epoch_; }
 
   /// Names of the classes; a target is the position here.
   const std::vector<std::string>& classes() const noexcept;
-  /// Collective: no. Blocks: no. Throws: DataError for an index out of range.
+  /// Throws: DataError for an index out of range.
   const std::string& path(size_t index) const;
   int64_t target(size_t index) const;
 
@@ -88,7 +88,7 @@ class StackedImageFolder : public torch::data::datasets::BatchDataset<StackedIma
   static constexpr bool kThreadSafe = true;
   explicit StackedImageFolder(ImageFolder folder);
 
-  /// Collective: no. Blocks: on the files. Throws: as ImageFolder::get, and DataError with both paths and
+  /// Blocks: on the files. Throws: as ImageFolder::get, and DataError with both paths and
   /// sizes if two images of the batch have different sizes after their steps.
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
   std::optional<size_t> size() const override { return folder_.size(); }

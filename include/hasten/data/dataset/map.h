@@ -61,7 +61,7 @@ class BatchTransform {
 /// `apply_batch`), or any function of a batch. One of torch's transforms of single samples gets a whole batch as if it
 /// were one sample. So it must treat all rows alike (torch's Normalize does). Workers have copies of dataset and
 /// transforms unless both may be shared (`kThreadSafe`; functions without captures). Works for streams too.
-/// Collective: no. Blocks: no. Throws: nothing of its own.
+/// Throws: nothing of its own.
 template <class Dataset, class First, class... More>
 auto map(Dataset dataset, First first, More... more) {
   using Transform = detail::BatchTransform<typename stream_batch<typename Dataset::BatchType>::type, First>;

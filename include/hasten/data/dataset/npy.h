@@ -13,7 +13,7 @@ namespace hasten::data {
 /// to 64 bits, float16 to float64, complex64, complex128. Arrays in Fortran order come with such strides. Values in the
 /// other byte order are read and swapped. All others stay in the file, which must not change while the tensor exists.
 /// Writing to the tensor does not change the file. Bytes after the array are left alone, as NumPy leaves them.
-/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged, truncated or
+/// Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged, truncated or
 /// no .npy file; DataError for values without a dtype in torch (objects, text, dates, records).
 at::Tensor map_npy(const std::string& path);
 

@@ -13,11 +13,11 @@
 namespace hasten::data {
 
 /// Rows `indices` of `values` [count, …] as a new tensor [n, …] of the same dtype.
-/// Collective: no. Blocks: on the file, if `values` lies in one. Throws: DataError for an index out of range.
+/// Blocks: on the file, if `values` lies in one. Throws: DataError for an index out of range.
 at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices);
 
 /// Refuses an index that `what` ("an IDX dataset") of `count` samples does not have.
-/// Collective: no. Blocks: no. Throws: DataError with the values.
+/// Throws: DataError with the values.
 void check_index(size_t index, size_t count, std::string_view what);
 
 }  // namespace hasten::data

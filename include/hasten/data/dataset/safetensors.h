@@ -21,7 +21,7 @@ namespace hasten::data {
 /// change meanwhile. Writing to a tensor does not change the file.
 class SafetensorsFile {
  public:
-  /// Collective: no. Blocks: on the file. Throws: DataError (path, tensor, values) if the file is missing, truncated or
+  /// Blocks: on the file. Throws: DataError (path, tensor, values) if the file is missing, truncated or
   /// too long; DataError if its header is no JSON of the format, is above 100 MB, names a tensor twice, or has a dtype
   /// that torch lacks; DataError for offsets that leave holes, overlap or do not fit dtype and shape.
   explicit SafetensorsFile(const std::string& path);
@@ -32,11 +32,11 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const noexcept { return contents_->metadata; }
   const std::string& path() const noexcept { return contents_->path; }
 
-  /// Collective: no. Blocks: no. Throws: UsageError with the nearest name if there is no such tensor.
+  /// Throws: UsageError with the nearest name if there is no such tensor.
   at::Tensor operator[](const std::string& name) const;
 
   /// Returns the rows of the named tensors as a dataset.
-  /// Collective: no. Blocks: no. Throws: UsageError if there is no such tensor, or their first sizes differ.
+  /// Throws: UsageError if there is no such tensor, or their first sizes differ.
   NamedTensorDataset rows(const std::vector<std::string>& names) const;
 
  private:

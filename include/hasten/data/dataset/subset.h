@@ -24,11 +24,11 @@ namespace hasten::data {
 
 /// How many of `size` samples each fraction gives: rounded down, then what is left over one by one from the
 /// first on, as PyTorch does.
-/// Collective: no. Blocks: no. Throws: UsageError if a fraction is outside [0, 1] or they do not sum to 1.
+/// Throws: UsageError if a fraction is outside [0, 1] or they do not sum to 1.
 std::vector<size_t> split_lengths(size_t size, const std::vector<double>& fractions);
 
 /// Positions 0 … size-1 in the random order of `seed` (PyTorch's randperm), cut into parts of these lengths.
-/// Collective: no. Blocks: no. Throws: UsageError if the lengths do not sum to `size`.
+/// Throws: UsageError if the lengths do not sum to `size`.
 std::vector<std::vector<size_t>> split_indices(size_t size, const std::vector<size_t>& lengths, uint64_t seed);
 
 namespace detail {
@@ -44,20 +44,20 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
  public:
   static constexpr bool kThreadSafe = is_thread_safe<Dataset>::value;
 
-  /// Collective: no. Blocks: no. Throws: UsageError for an index that the dataset does not have.
+  /// Throws: UsageError for an index that the dataset does not have.
   Subset(Dataset dataset, std::vector<size_t> indices)
       : dataset_(std::move(dataset)), indices_(std::make_shared<const std::vector<size_t>>(std::move(indices))) {
     if (const std::optional<size_t> size = dataset_.size()) detail::check_subset(*indices_, *size);
   }
 
   typename Dataset::BatchType get_batch(c10::ArrayRef<size_t> positions) override {
-    std::vector<size_t> asked;
-    asked.reserve(positions.size());
+    std::vector<size_t> chosen;
+    chosen.reserve(positions.size());
     for (const size_t position : positions) {
       check_index(position, indices_->size(), "a subset");
-      asked.push_back((*indices_)[position]);
+      chosen.push_back((*indices_)[position]);
     }
-    return dataset_.get_batch(asked);
+    return dataset_.get_batch(chosen);
   }
   std::optional<size_t> size() const override { return indices_->size(); }
   /// For a dataset with `set_epoch`; loaders call it before each pass.
@@ -77,7 +77,7 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
 /// Splits the dataset into random parts that do not overlap. By fractions: `random_split(dataset, {0.9, 0.1}, seed)`.
 /// By lengths: `random_split(dataset, {54000, 6000}, seed)`. The same parts as PyTorch's random_split with a generator
 /// of that seed.
-/// Collective: no. Blocks: no. Throws: UsageError if the fractions do not sum to 1 (within 1e-9) or the lengths to the
+/// Throws: UsageError if the fractions do not sum to 1 (within 1e-9) or the lengths to the
 /// dataset's size; UsageError if the dataset has no known size.
 template <class Dataset, class Part>
   requires std::is_arithmetic_v<Part>

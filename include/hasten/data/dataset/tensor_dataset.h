@@ -44,7 +44,7 @@ class TensorDataset : public torch::data::datasets::BatchDataset<TensorDataset<n
  public:
   static constexpr bool kThreadSafe = true;
 
-  /// Collective: no. Blocks: no. Throws: UsageError if a tensor is undefined or has no dimension, or if
+  /// Throws: UsageError if a tensor is undefined or has no dimension, or if
   /// their first sizes differ.
   template <std::convertible_to<at::Tensor>... Tensors>
     requires(sizeof...(Tensors) == n)
@@ -79,7 +79,7 @@ class NamedTensorDataset
  public:
   static constexpr bool kThreadSafe = true;
 
-  /// Collective: no. Blocks: no. Throws: UsageError if there is no tensor, and as TensorDataset.
+  /// Throws: UsageError if there is no tensor, and as TensorDataset.
   explicit NamedTensorDataset(std::map<std::string, at::Tensor> tensors);
 
   std::map<std::string, at::Tensor> get_batch(c10::ArrayRef<size_t> indices) override;

@@ -22,10 +22,10 @@ class TextLines : public torch::data::datasets::Dataset<TextLines, std::string> 
  public:
   static constexpr bool kThreadSafe = true;
 
-  /// Collective: no. Blocks: until the file has been read through once. Throws: DataError if it cannot be.
+  /// Blocks: until the file has been read through once. Throws: DataError if it cannot be.
   explicit TextLines(const std::string& path);
 
-  /// Collective: no. Blocks: on the file. Throws: DataError for an index out of range.
+  /// Blocks: on the file. Throws: DataError for an index out of range.
   std::string get(size_t index) override { return std::string(line(index)); }
   std::optional<size_t> size() const override;
 

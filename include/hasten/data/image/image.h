@@ -29,7 +29,7 @@ class Image {
   /// Another size; the pixels are undefined then.
   void reset(int64_t height, int64_t width);
   /// The window [top, top + height) x [left, left + width) of the present window. Copies nothing.
-  /// Collective: no. Blocks: no. Throws: UsageError with the values if it reaches outside.
+  /// Throws: UsageError with the values if it reaches outside.
   void crop(int64_t top, int64_t left, int64_t height, int64_t width);
 
  private:
@@ -40,12 +40,12 @@ class Image {
 
 /// Decodes a PNG or JPEG into `image`; the first bytes decide which. Gray, palettes, CMYK, alpha (left out) and 16 bits
 /// (the upper 8) become RGB. EXIF orientation and colour profiles are left alone. `path` is what errors name.
-/// Collective: no. Blocks: no. Throws: DataError (path, reason) if it is another format, damaged, truncated or has more
+/// Throws: DataError (path, reason) if it is another format, damaged, truncated or has more
 /// than 178,956,970 pixels (Pillow's limit).
 void decode_image(std::string_view bytes, const std::string& path, Image& image);
 
 /// The same from a file.
-/// Collective: no. Blocks: on the file. Throws: DataError if it cannot be read; as decode_image.
+/// Blocks: on the file. Throws: DataError if it cannot be read; as decode_image.
 void read_image(const std::string& path, Image& image);
 Image read_image(const std::string& path);
 

@@ -56,23 +56,23 @@ inline constexpr std::array<float, 3> kImageNetMean{0.485f, 0.456f, 0.406f};
 inline constexpr std::array<float, 3> kImageNetStd{0.229f, 0.224f, 0.225f};
 
 /// Refuses sizes, ranges and deviations that fit no image.
-/// Collective: no. Blocks: no. Throws: UsageError with the values.
+/// Throws: UsageError with the values.
 void check_steps(const std::vector<ImageStep>& steps);
 
 /// Runs the steps on `image`, in order.
-/// Collective: no. Blocks: no. Throws: UsageError if the image is smaller than a crop; the exceptions of a step of
+/// Throws: UsageError if the image is smaller than a crop; the exceptions of a step of
 /// yours.
 void apply_steps(const std::vector<ImageStep>& steps, SampleRandom& random, Image& image);
 
 /// To `height` x `width`; see Resize.
-/// Collective: no. Blocks: no. Throws: UsageError for a size below 1.
+/// Throws: UsageError for a size below 1.
 void resize(const Image& from, int64_t height, int64_t width, Image& to);
 
 /// Pixels to numbers: (value / 255 - mean) / std of each channel, exactly as torchvision's ToTensor and
 /// Normalize compute it.
 class PixelScale {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a std of 0 or less.
+  /// Throws: UsageError for a std of 0 or less.
   PixelScale(const std::array<float, 3>& mean, const std::array<float, 3>& std);
 
   /// Writes [3, height, width].

@@ -20,7 +20,6 @@ class DataLoader {
  public:
   using Iterator = PassIterator<Batch>;
 
-  /// Collective: no. Blocks: no. Throws: nothing.
   template <class L>
     requires(is_loader_v<L> && std::is_same_v<typename std::remove_cvref_t<L>::Batch, Batch>)
   DataLoader(L&& loader) : loader_(std::make_shared<Of<std::remove_cvref_t<L>>>(std::forward<L>(loader))) {}

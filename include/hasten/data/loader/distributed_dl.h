@@ -17,7 +17,7 @@ namespace hasten::data {
 
 /// Returns the block of `order` that a rank gets: ceil(n / world_size) indices, repeated from the start where n is no
 /// multiple of world_size. Follows fastai's DistributedDL.get_idxs.
-/// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world.
+/// Throws: UsageError for a rank outside the world.
 Indices contiguous_block(const Indices& order, int rank, int world_size);
 
 /// One rank's block of another sampler's epoch.
@@ -83,7 +83,7 @@ class DistributedDL : public Loader<Dataset, BlockSampler<Sampler>> {
 
  public:
   /// All ranks must draw the same order: from a seeded sampler, or from default generators with equal states.
-  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a sampler of unknown size.
+  /// Throws: UsageError for a rank outside the world, or a sampler of unknown size.
   DistributedDL(const Loader<Dataset, Sampler>& loader, int rank, int world_size)
       : Base(loader.dataset(), {loader.sampler(), loader.num_indices(), rank, world_size}, loader.options()) {}
   /// Takes rank 0's order on every rank of the group, as in fastai. Beginning a pass is collective then.

@@ -24,7 +24,7 @@ Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler, torch::data::D
 
 /// A loader whose sampler is made for the size of the dataset, as by torch::data::make_data_loader:
 /// `data::loader<torch::data::samplers::SequentialSampler>(dataset, 64)`. RandomSampler where none is named.
-/// Collective: no. Blocks: no. Throws: UsageError if the dataset has no known size, and as Loader's constructor.
+/// Throws: UsageError if the dataset has no known size, and as Loader's constructor.
 template <class Sampler = torch::data::samplers::RandomSampler, class Dataset>
   requires(!is_stream_v<Dataset>)
 Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
@@ -39,7 +39,7 @@ Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions 
 }
 
 /// A loader over a stream, in the stream's own order. A sampler that is named is not used.
-/// Collective: no. Blocks: no. Throws: as Loader's constructor.
+/// Throws: as Loader's constructor.
 template <class Sampler = Streaming, class Dataset>
   requires is_stream_v<Dataset>
 Loader<Dataset, Streaming> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
@@ -49,7 +49,6 @@ Loader<Dataset, Streaming> loader(Dataset dataset, torch::data::DataLoaderOption
 /// Returns the rest of an epoch: each pass over the result skips this rank's first `num_batches` batches without
 /// reading their samples. The sampler draws as for a whole pass. The original is unchanged. Both share dataset, sampler
 /// and workers, and so a single pass at a time. Follows Accelerate's skip_first_batches.
-/// Collective: no. Blocks: no. Throws: nothing.
 template <class Dataset, class Sampler>
 Loader<Dataset, Sampler> skip_first_batches(const Loader<Dataset, Sampler>& loader, size_t num_batches) {
   return loader.skipping(num_batches);

@@ -26,7 +26,6 @@ struct LoaderDescription {
 void check_same_loader(const process::Process& process, const LoaderDescription& mine);
 
 /// Warns of a loader without samples, over which a loop makes no step.
-/// Collective: no. Blocks: no. Throws: nothing.
 void warn_if_empty(const process::Process& process, const LoaderDescription& mine);
 
 }  // namespace hasten::data

@@ -50,14 +50,14 @@ class Loader {
   using Batch = typename Core::Batch;
   using Iterator = PassIterator<Batch>;
 
-  /// Collective: no. Blocks: no. Throws: UsageError for batch_size 0, or max_jobs 0 with workers.
+  /// Throws: UsageError for batch_size 0, or max_jobs 0 with workers.
   Loader(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& options)
       : core_(std::make_shared<Core>(std::move(dataset), std::move(sampler), options)) {}
 
   /// Spreads the loader over the ranks of `process`, and gives the position of its loops to `gradient_state`. Until
   /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same gradient state
   /// does nothing. Must not be called inside a loop over the loader.
-  /// Collective: no. Blocks: no. Throws: UsageError for split_batches with a batch size that world_size does not
+  /// Throws: UsageError for split_batches with a batch size that world_size does not
   /// divide, or a sampler of torch's that spreads over ranks itself; UsageError for use_stateful_dataloader with
   /// enforce_ordering = false, or a loader prepared for another Accelerator.
   Loader& prepare(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
@@ -74,7 +74,7 @@ class Loader {
   Iterator end() const { return Iterator(); }
 
   /// Batches that a pass gives to this rank.
-  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset has a known size.
+  /// Throws: UsageError if neither sampler nor dataset has a known size.
   size_t size() const { return core_->size(skip_); }
 
   /// Samples of a full step of all ranks together: batch_size * world_size, or batch_size with split_batches.
@@ -88,24 +88,23 @@ class Loader {
   const Dataset& dataset() const noexcept { return core_->dataset(); }
   const torch::data::DataLoaderOptions& options() const noexcept { return core_->options(); }
   /// Indices that an epoch of the sampler gives.
-  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset has a known size.
+  /// Throws: UsageError if neither sampler nor dataset has a known size.
   size_t num_indices() const { return core_->num_indices(); }
 
   /// Makes the next pass this epoch, from its start, or from the position of a state of this epoch that was just
   /// loaded. Without it each pass is the epoch after the last. Samplers and datasets that have `set_epoch` themselves
   /// get it, too.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void set_epoch(uint64_t epoch) const { core_->epochs().set_epoch(epoch); }
 
   /// Where the loop is: everything up to the batch in the caller's hands counts as received, what workers
   /// have fetched ahead does not. After a break it is where the loop was left, after a loop's end the start
-  /// of the next epoch. Equal on all ranks as long as all get a batch (keep rank 0's). Collective: no.
-  /// Blocks: no. Throws: UsageError with enforce_ordering = false.
+  /// of the next epoch. Equal on all ranks as long as all get a batch (keep rank 0's).
+  /// Throws: UsageError with enforce_ordering = false.
   LoaderState state() const { return core_->state(); }
 
   /// Makes the next pass go on from there, without reading earlier samples. The passes after it are whole. Any number
   /// of workers and processes may go on. size() stays that of a whole pass.
-  /// Collective: no, but to be called alike on every rank. Blocks: no. Throws: UsageError for a state of another
+  /// Collective: no, but to be called alike on every rank. Throws: UsageError for a state of another
   /// dataset or sampler (num_samples or seed differ).
   void load_state(const LoaderState& state) const { core_->load_state(state); }
 

@@ -15,8 +15,8 @@
 namespace hasten::data {
 
 struct LoaderState {
-  /// Of the sampler; 0 where it has none. If it is unset, it is drawn when the first pass begins. Such a state goes
-  /// with any seed.
+  /// Seed of the sampler; 0 where it has none. If it is unset, it is drawn when the first pass begins. Such a state
+  /// goes with any seed.
   std::optional<uint64_t> seed = 0;
   uint64_t epoch = 0;
   /// Samples of the epoch's global order that all ranks together have received. Repeated ones do not count.

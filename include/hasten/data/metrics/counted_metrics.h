@@ -31,7 +31,7 @@ class Accuracy {
   explicit Accuracy(const AccuracyOptions& options = {});
 
   /// `scores` [samples, classes, …] with `targets` [samples, …] of classes. For top_k 1, `scores` may be predicted
-  /// classes of the targets' shape. Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not
+  /// classes of the targets' shape. Blocks: for the device. Throws: UsageError for shapes that do not
   /// fit, or fewer than k classes.
   void update(const at::Tensor& scores, const at::Tensor& targets);
   /// Over all ranks of the group, the same on each; NaN without samples.
@@ -54,7 +54,7 @@ class Mean {
 
   /// Every element of `values`, of any shape, with the same weight. A batch's mean loss counts as its samples
   /// do with their number as the weight.
-  /// Collective: no. Blocks: for the device. Throws: UsageError for complex values, and for a weight below 0.
+  /// Blocks: for the device. Throws: UsageError for complex values, and for a weight below 0.
   void update(const at::Tensor& values, double weight = 1.0);
   void update(double value, double weight = 1.0);
   /// Over all ranks of the group, rounded once; NaN without weight.
@@ -63,7 +63,7 @@ class Mean {
   void reset();
 
   /// The numbers that compute adds up over the ranks, int64 [kNumCounts], and the mean of such a sum. They allow
-  /// several means in one reduction. Collective: no. Blocks: no. Throws: UsageError for another size.
+  /// several means in one reduction. Throws: UsageError for another size.
   static constexpr int64_t kNumCounts = 142;
   at::Tensor counts() const;
   static double value_of(const at::Tensor& counts);
@@ -108,7 +108,7 @@ class ConfusionMatrix {
 
   /// Predicted classes of the targets' shape, or `predictions` [samples, classes, …] of scores with `targets`
   /// [samples, …].
-  /// Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not fit, and for a class
+  /// Blocks: for the device. Throws: UsageError for shapes that do not fit, and for a class
   /// outside [0, num_classes) that is not ignored.
   void update(const at::Tensor& predictions, const at::Tensor& targets);
   /// Over all ranks of the group, the same on each.

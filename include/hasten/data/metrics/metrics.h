@@ -24,7 +24,7 @@ inline bool has_padding(const training::LoaderPosition& position) noexcept {
 
 /// Returns a gathered structure (comm/nested.h) whose tensors and lists are cut to the first `remainder` rows on the
 /// last batch.
-/// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
+/// Throws: nothing for what comm::gather gives.
 template <class T>
 T truncate_to_remainder(const T& gathered, const training::LoaderPosition& position) {
   if (!has_padding(position)) return gathered;
@@ -38,8 +38,8 @@ T truncate_to_remainder(const T& gathered, const training::LoaderPosition& posit
 
 /// Returns this rank's part of a batch without the rows that were given once more. It serves metrics for which each
 /// rank counts its own samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a
-/// padded batch, in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Collective: no. Blocks:
-/// no. Throws: UsageError if it holds neither, or a value that has not one row or element a sample.
+/// padded batch, in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Throws: UsageError if it
+/// holds neither, or a value that has not one row or element a sample.
 template <class T>
 T without_padding(const T& value, const training::LoaderPosition& position, int rank) {
   if (!has_padding(position)) return value;
@@ -51,7 +51,7 @@ T without_padding(const T& value, const training::LoaderPosition& position, int 
 
 /// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample, unless it holds
 /// tensors. Then it is as many as its first tensor has rows, and the object in which the limit falls is cut.
-/// Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that has rows.
+/// Throws: UsageError if an object holds a scalar beside the tensor that has rows.
 template <class T>
 std::vector<T> truncate_objects(std::vector<T> gathered, const training::LoaderPosition& position) {
   if (!has_padding(position)) return gathered;

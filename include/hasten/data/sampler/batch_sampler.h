@@ -24,7 +24,7 @@ struct BatchSamplerOptions {
 /// Gives the batches of a list.
 class BatchSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for an empty batch, or one above batch_size.
+  /// Throws: UsageError for an empty batch, or one above batch_size.
   explicit BatchSampler(std::vector<Indices> batches, const BatchSamplerOptions& options = {});
 
   size_t size() const noexcept override { return num_indices_; }

@@ -39,7 +39,7 @@ struct ShardedBatch {
   size_t num_samples = 0;
   /// Whether in this step some rank is given samples once more.
   bool padded = false;
-  /// Of `indices`, those that are not given once more; they come first.
+  /// Number of `indices` that are not given once more; they come first.
   size_t num_local_valid = 0;
   /// Samples of the order up to the end of this step, from the epoch's start.
   size_t end = 0;
@@ -58,13 +58,13 @@ class BatchShard {
   /// The next global batch, nothing at the end (it is not called again after that).
   using Source = std::function<std::optional<Indices>()>;
 
-  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a batch size of 0; UsageError for
+  /// Throws: UsageError for a rank outside the world, or a batch size of 0; UsageError for
   /// split_batches with a batch size that is unset or no multiple of world_size.
   BatchShard(const BatchShardOptions& options, Source source, ShardStart start = {});
 
   /// Returns this rank's next batch, nothing at the end. Draws as many batches as a step of all ranks takes. It draws
   /// one more only to distinguish a short batch from the last one.
-  /// Collective: no. Blocks: no. Throws: UsageError if the source gives an empty batch, or a batch above batch_size
+  /// Throws: UsageError if the source gives an empty batch, or a batch above batch_size
   /// that would have to be cut; the exceptions of the source.
   std::optional<ShardedBatch> next();
 
@@ -87,7 +87,7 @@ class BatchShard {
 
 /// How many batches the rank gets from `num_batches` global ones, all full but the last of `last_size`
 /// samples.
-/// Collective: no. Blocks: no. Throws: as BatchShard's constructor.
+/// Throws: as BatchShard's constructor.
 size_t shard_length(size_t num_batches, size_t last_size, const BatchShardOptions& options);
 
 }  // namespace hasten::data

@@ -31,7 +31,7 @@ struct DistributedSamplerOptions {
 class DistributedSampler : public SeedableSampler {
  public:
   /// `options` names num_replicas and rank: without them every rank would get all samples.
-  /// Collective: no. Blocks: no. Throws: UsageError if one of them is not given, or for a rank outside
+  /// Throws: UsageError if one of them is not given, or for a rank outside
   /// 0 … num_replicas - 1.
   DistributedSampler(size_t num_indices, const DistributedSamplerOptions& options);
   /// Gives this rank of a process, or of a group, its part.

@@ -21,7 +21,7 @@ enum class Order {
 };
 
 /// torch.randperm(size) from a CPU generator (mt19937) seeded with `seed`.
-/// Collective: no. Blocks: no. Throws: what libtorch throws without memory.
+/// Throws: what libtorch throws without memory.
 Indices torch_permutation(size_t size, uint64_t seed);
 
 /// A permutation of 0 … size - 1 of which every value can be had by itself.
@@ -33,11 +33,9 @@ Indices torch_permutation(size_t size, uint64_t seed);
 /// no cipher.
 class KeyedPermutation {
  public:
-  /// Collective: no. Blocks: no. Throws: nothing.
   KeyedPermutation(size_t size, uint64_t seed, uint64_t epoch) noexcept;
 
   /// The value at `position`, which must be less than size().
-  /// Collective: no. Blocks: no. Throws: nothing.
   size_t operator[](size_t position) const noexcept;
   size_t size() const noexcept { return size_; }
 
@@ -50,15 +48,12 @@ class KeyedPermutation {
 };
 
 /// 64 random bits that belong to `position` of this epoch, drawn by themselves (SplitMix64's mixer).
-/// Collective: no. Blocks: no. Throws: nothing.
 uint64_t keyed_bits(uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 
 /// Returns a number below `limit` (at least 1) that belongs to `position` of this epoch: drawing with replacement.
-/// Collective: no. Blocks: no. Throws: nothing.
 size_t keyed_draw(size_t limit, uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 
 /// Returns the same as a number in [0, 1).
-/// Collective: no. Blocks: no. Throws: nothing.
 double keyed_uniform(uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 
 }  // namespace hasten::data

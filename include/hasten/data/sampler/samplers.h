@@ -42,7 +42,7 @@ struct RandomSamplerOptions {
 /// data_seed and epoch.
 class SeedableRandomSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for num_samples of nothing.
+  /// Throws: UsageError for num_samples of nothing.
   explicit SeedableRandomSampler(size_t num_indices, const RandomSamplerOptions& options = {});
   size_t size() const noexcept override { return num_samples_; }
 
@@ -71,7 +71,7 @@ struct WeightedSamplerOptions {
 /// a generator seeded with seed + epoch (at most 2^24 weights). kKeyed draws each position by itself.
 class SeedableWeightedSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a weight that is negative or no number, or weights that are all
+  /// Throws: UsageError for a weight that is negative or no number, or weights that are all
   /// 0; UsageError for more samples than positive weights without replacement, or kKeyed without replacement.
   explicit SeedableWeightedSampler(std::vector<double> weights, const WeightedSamplerOptions& options = {});
   size_t size() const noexcept override { return num_samples_; }
@@ -124,7 +124,7 @@ struct LengthGroupedOptions {
 /// takes the whole permutation.
 class LengthGroupedSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for batch_size 0 or group_batches 0.
+  /// Throws: UsageError for batch_size 0 or group_batches 0.
   explicit LengthGroupedSampler(std::vector<size_t> lengths, const LengthGroupedOptions& options);
   size_t size() const noexcept override { return lengths_.size(); }
 

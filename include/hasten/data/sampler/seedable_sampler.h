@@ -34,23 +34,21 @@ class SeedableSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(uint64_t epoch) noexcept { next_epoch_ = epoch; }
 
   /// Returns the index at a position below size() of the running epoch, by itself.
-  /// Collective: no. Blocks: no. Throws: nothing.
   size_t index_at(size_t position) const { return at(position); }
 
   /// Makes the next index that at `position` of the running epoch. Begins an epoch if none is running.
-  /// Collective: no. Blocks: no. Throws: UsageError for a position behind the end.
+  /// Throws: UsageError for a position behind the end.
   void seek(size_t position);
 
   /// Begins the next epoch. torch's samplers can be given another size here; these have one size.
-  /// Collective: no. Blocks: no. Throws: UsageError for a `new_size` that is not size().
+  /// Throws: UsageError for a `new_size` that is not size().
   void reset(std::optional<size_t> new_size = std::nullopt) override;
 
   /// Returns the next batch_size indices, fewer at the end, then nothing.
-  /// Collective: no. Blocks: no. Throws: nothing.
   std::optional<Indices> next(size_t batch_size) override;
 
   /// Epoch and position under the keys "epoch" and "position", as torch's samplers keep theirs, and whether the epoch
-  /// has begun. Collective: no. Blocks: no. Throws: the exceptions of the archive; load: UsageError for another seed or
+  /// has begun. Throws: the exceptions of the archive; load: UsageError for another seed or
   /// size.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -16,7 +16,7 @@
 namespace hasten::data {
 
 /// Returns the stream of the batch that this thread is fetching, at its start at the first call. Outside a loader's
-/// fetch, the default CPU generator. Collective: no. Blocks: no. Throws: nothing.
+/// fetch, the default CPU generator.
 at::Generator worker_generator();
 
 namespace detail {

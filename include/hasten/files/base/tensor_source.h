@@ -46,7 +46,7 @@ class TensorSource {
   virtual const TensorInfo& info(std::string_view name) const = 0;
 
   /// Reads the elements of `box` to `target`, contiguous and in this machine's byte order. Several threads may read.
-  /// Collective: no. Blocks: on the file. Throws: UsageError for an unknown name or a box outside the tensor; DataError
+  /// Blocks: on the file. Throws: UsageError for an unknown name or a box outside the tensor; DataError
   /// if the file cannot be read.
   virtual void read(std::string_view name, const Box& box, void* target) const = 0;
 

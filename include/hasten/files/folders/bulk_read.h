@@ -45,7 +45,7 @@ struct BulkReadOptions {
 struct BulkReport {
   /// Bytes that this rank has read from disk or page cache.
   uint64_t bytes_read = 0;
-  /// Of these, bytes that came past the page cache.
+  /// Bytes among these that came past the page cache.
   uint64_t bytes_direct = 0;
   uint64_t pieces_verified = 0;
   /// A message for each damaged piece. The values have been copied all the same.

@@ -21,7 +21,7 @@ class Catalog : public TensorSource {
   explicit Catalog(const TensorSourcePtr& source);
 
   /// Opens a weight file, an index, a model's folder or an offload folder; see find_weights.
-  /// Collective: no. Blocks: on the headers. Throws: UsageError if nothing is there; DataError for broken files.
+  /// Blocks: on the headers. Throws: UsageError if nothing is there; DataError for broken files.
   static Catalog open(const std::string& path);
 
   /// Returns the tensors whose names begin with `prefix`, without it.

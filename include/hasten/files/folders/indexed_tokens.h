@@ -21,7 +21,7 @@ class IndexedTokens {
  public:
   /// `prefix`: the path without ".idx". Integers, float32 and float64 are known.
   /// Another form or version, an unknown dtype, an index that is cut short, and sequences outside of the .bin file are
-  /// refused. Collective: no. Blocks: on the files. Throws: DataError with the file, the fault and its byte.
+  /// refused. Blocks: on the files. Throws: DataError with the file, the fault and its byte.
   explicit IndexedTokens(const std::string& prefix);
 
   Dtype dtype() const noexcept { return dtype_; }
@@ -54,7 +54,7 @@ class IndexedTokensWriter {
   /// tokens, or a mode on some sequences only.
   void add(const void* tokens, int64_t length, std::optional<int8_t> mode = {});
   void end_document() { documents_.push_back(static_cast<int64_t>(lengths_.size())); }
-  /// Collective: no. Blocks: on the disk. Throws: DataError.
+  /// Blocks: on the disk. Throws: DataError.
   void finish();
 
  private:

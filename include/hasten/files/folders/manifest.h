@@ -63,15 +63,15 @@ struct Manifest {
 std::string to_json(const Manifest& manifest);
 
 /// Returns the tag in the file `latest` of a folder, by DeepSpeed's names; nothing without one.
-/// Collective: no. Blocks: for the disk. Throws: nothing.
+/// Blocks: for the disk.
 std::string latest_tag(const std::string& folder);
 
 /// Returns the folder of a tag in `folder`, if it has a manifest: `tag`, or else the one that the file `latest` names.
-/// Otherwise returns `folder`. Collective: no. Blocks: for the disk. Throws: nothing.
+/// Otherwise returns `folder`. Blocks: for the disk.
 std::string tagged_folder(const std::string& folder, std::string tag = {});
 
 /// Reads a manifest. `path` appears in messages.
-/// Collective: no. Blocks: no. Throws: DataError for another format, a higher version, a missing key, a box outside its
+/// Throws: DataError for another format, a higher version, a missing key, a box outside its
 /// tensor, or pieces that do not cover a tensor once.
 Manifest parse_manifest(std::string_view json, const std::string& path);
 /// Reads FOLDER/manifest.json.
@@ -89,7 +89,7 @@ struct Verification {
   std::vector<std::string> errors = {};  ///< a message for each damaged file or tensor
 };
 /// Compares headers and all pieces with the manifest's hashes (`fast`: files and headers only).
-/// Collective: no. Blocks: on the disk. Throws: DataError if the manifest cannot be read.
+/// Blocks: on the disk. Throws: DataError if the manifest cannot be read.
 Verification verify_folder(const std::string& folder, bool fast = false);
 
 /// Builds a manifest from the headers of the safetensors files in a folder whose manifest is gone. Hashes are computed;

@@ -7,7 +7,7 @@
 namespace hasten::files {
 
 struct FetchOptions {
-  /// Of the archive, 64 hexadecimal digits; empty: not checked.
+  /// SHA-256 of the archive in hexadecimal digits. Empty: no check.
   std::string sha256 = {};
   /// The folder that holds what has been unpacked; made if it is not there.
   std::filesystem::path into = {};

@@ -194,7 +194,7 @@ class PythonValue {
  private:
   PythonValue(Kind kind, Node* node) noexcept : kind_(kind), has_node_(true) { payload_.node = node; }
   template <class T>
-  T& node_as(const char* wanted, bool right) const;
+  T& node_as(const char* expected, bool right) const;
   void release() noexcept;
 
   union {

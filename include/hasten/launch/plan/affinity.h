@@ -20,7 +20,6 @@ namespace hasten::launcher {
 std::vector<std::set<int>> bound_cpus(const Machine& machine, const std::string& mode, int num_workers);
 
 /// Returns the shortage of "exclusive": a sentence for each NUMA node with fewer cores than workers that need one.
-/// Throws: nothing.
 std::vector<std::string> problems_of_exclusive_binding(const Machine& machine, int num_workers);
 
 /// Binds this process to `cpus`. Throws: UsageError if the system refuses.

@@ -19,7 +19,7 @@ namespace hasten::launcher {
 
 using Seconds = std::chrono::duration<double>;
 
-/// `start` and so many seconds more.
+/// Returns `start` plus `delay`.
 inline TimePoint later(TimePoint start, Seconds delay) {
   return start + std::chrono::duration_cast<TimePoint::duration>(delay);
 }
@@ -35,7 +35,7 @@ struct RendezvousSettings {
   Seconds last_call_timeout = std::chrono::seconds(30);
   /// Between two heartbeats, in both directions.
   Seconds keep_alive_interval = std::chrono::seconds(1);
-  /// A node without a heartbeat for so many intervals is lost.
+  /// Number of intervals without a heartbeat after which a node is lost.
   int keep_alive_max_attempt = 5;
   /// Before the first restart after a failure; doubles with each further one up to
   /// SupervisorOptions::kMaxRestartDelay.

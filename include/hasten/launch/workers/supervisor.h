@@ -38,7 +38,7 @@ class WorkerProcesses {
 
   /// Starts the workers with local ranks 0 to num_workers - 1, each the leader of a process group of its own. Returns
   /// their process ids. Called again only when no process of an earlier start is left. Throws: UsageError if the system
-  /// does not allow so many processes.
+  /// does not allow that many processes.
   virtual std::vector<pid_t> start(int num_workers) = 0;
 
   /// Starts a worker again, of which no process is left, while the others go on. Returns its process id. Throws: as

@@ -24,7 +24,7 @@ using TrackedValues = std::vector<std::pair<std::string, double>>;
 using TrackingSink = std::function<void(const TrackedValues& values, int64_t step)>;
 
 struct TrackingOptions {
-  /// Training losses and hyper-parameters each so many batches; 0: epochs only.
+  /// Number of batches between two rows of training losses and hyper-parameters; 0: epochs only.
   int64_t every = 1;
   bool hypers = true;
 };
@@ -63,7 +63,7 @@ struct TensorBoardOptions {
   std::filesystem::path log_dir = {};
   /// The model's modules as a graph, once.
   bool trace_model = true;
-  /// So many predictions of the first validation batch, each epoch: targets and predictions as a table, and the inputs
+  /// Predictions of the first validation batch, each epoch: targets and predictions as a table, and the inputs
   /// if they are images.
   bool log_preds = true;
   int64_t n_preds = 9;
@@ -99,7 +99,7 @@ struct TensorBoard : Tracking {
 /// The smoothed training loss by batch and the validation loss by epoch in one chart, "graph" (fastai draws it below
 /// the table).
 struct ShowGraph : Callback {
-  /// `batches`: training losses each so many batches.
+  /// `batches`: batches between two points of the training loss.
   /// Throws: UsageError below 1.
   explicit ShowGraph(int64_t batches = 10);
   std::string_view name() const override { return "show_graph"; }

@@ -123,7 +123,7 @@ struct SkipToEpoch : Callback {
 };
 
 struct StopOnSignalOptions {
-  /// Ranks compare every so many batches, and at the end of a pass and of an epoch.
+  /// Batches between two comparisons of the ranks, which also compare at the end of a pass and of an epoch.
   int64_t every = 10;
   /// Folder for a checkpoint of the batch where the fit stops; empty: none.
   std::filesystem::path checkpoint = {};
@@ -162,7 +162,8 @@ struct CheckpointEveryOptions {
   /// The checkpoint's folder, replaced in one step each time. `{.resume = dir}` of a fit goes on from it.
   std::filesystem::path dir = {};
 };
-/// Learner::save_checkpoint every so many batches or epochs; where gradients wait for a step, behind that.
+/// Calls Learner::save_checkpoint every `steps` batches or `epochs` epochs; where gradients wait for a step, behind
+/// that.
 struct CheckpointEvery : Callback {
   /// Throws: UsageError without a folder, or without steps and epochs.
   explicit CheckpointEvery(CheckpointEveryOptions given);
@@ -179,7 +180,7 @@ struct CheckpointEvery : Callback {
   void save(Learner& learn);
   bool due_ = false;
 };
-/// `learn.add(checkpoint_every({.steps = 500, .dir = "fit"}))`. Collective: no. Blocks: no. Throws: as CheckpointEvery.
+/// `learn.add(checkpoint_every({.steps = 500, .dir = "fit"}))`. Throws: as CheckpointEvery.
 inline CheckpointEvery checkpoint_every(CheckpointEveryOptions options) {
   return CheckpointEvery(std::move(options));
 }

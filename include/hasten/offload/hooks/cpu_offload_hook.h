@@ -77,7 +77,7 @@ class CpuOffloaded {
 
 /// Returns the model and its hook. The model is moved to the CPU now, and to `execution_device` when it is called. That
 /// call first offloads the model of `previous`.
-/// Collective: no. Blocks: for copies. Throws: nothing.
+/// Blocks: for copies.
 template <class M>
 std::pair<CpuOffloaded<M>, UserCpuOffloadHook> cpu_offload_with_hook(M model, at::Device execution_device,
                                                                      const UserCpuOffloadHook* previous = nullptr,

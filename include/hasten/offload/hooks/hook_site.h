@@ -25,7 +25,7 @@ struct RemoveHookOptions {
 /// dispatched model (Dispatched::add_hook). While a slot has hooks, `ptr(i)` works, and `at<T>(i)` throws. A part of a
 /// script is called by the script, and takes hooks while no forward of it runs; files with code that are saved
 /// meanwhile cannot be loaded.
-/// Collective: no. Blocks: no. Throws: UsageError for a name that is not there, with the nearest one; UsageError for a
+/// Throws: UsageError for a name that is not there, with the nearest one; UsageError for a
 /// module whose forward nothing reaches, with the ways that do.
 void add_hook(torch::nn::Module& root, const std::string& name, ModelHookPtr hook, const AddHookOptions& options = {});
 

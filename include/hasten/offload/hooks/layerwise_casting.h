@@ -21,7 +21,7 @@ struct CastingOptions {
 /// Stores the floating-point parameters and buffers of Linear, Conv1d to Conv3d and ConvTranspose1d to ConvTranspose3d
 /// in `storage_type`. Operators compute with `compute_type`. Tied names share the cast weight. The casts end with the
 /// handle, and the weights keep `storage_type`. After Accelerate's attach_layerwise_casting_hooks.
-/// Collective: no. Blocks: no. Throws: UsageError for a bad regular expression, or an empty weight.
+/// Throws: UsageError for a bad regular expression, or an empty weight.
 CastWeights layerwise_casting(torch::nn::Module& module, at::ScalarType storage_type, at::ScalarType compute_type,
                               const CastingOptions& options = {});
 

@@ -74,7 +74,7 @@ struct DispatchOptions {
   std::vector<std::string> transpose = {}, not_saved = {};
   Io io = Io::kAuto;
   Resident resident = Resident::kMapped;
-  /// Of units beyond the limit of "cpu".
+  /// How units beyond the limit of "cpu" are read.
   PageCache page_cache = PageCache::kAuto;
 
   MapOptions map_options() const;
@@ -130,7 +130,7 @@ class Dispatched {
   Dispatched(M model, detail::DispatchStatePtr state) : model_(std::move(model)), state_(std::move(state)) {}
 
   /// Calls the module's forward, with the root's hooks around it. Arguments go to the main device first.
-  /// Collective: no. Blocks: on the files. Throws: DataError if a weight file was written to or cannot be read.
+  /// Blocks: on the files. Throws: DataError if a weight file was written to or cannot be read.
   template <class... Args>
   auto operator()(Args&&... args) const {
     return call(std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
@@ -144,7 +144,7 @@ class Dispatched {
   Report report() const { return detail::report_of(*state_); }
   /// Returns how many units were read and dropped so far; zeros without streaming.
   StreamCounts stream_counts() const { return detail::stream_counts_of(*state_); }
-  /// Adds a hook around operator(). Throws: nothing.
+  /// Adds a hook around operator().
   void add_hook(ModelHookPtr hook, bool append = false) {
     detail::root_hooks_of(*state_).add(module(), std::move(hook), append);
   }
@@ -178,7 +178,7 @@ class Dispatched {
 };
 
 /// Places a module by a map, as Accelerate's dispatch_model does. Weights for "disk" come from options.offload_index or
-/// are written to options.offload_dir. Collective: no. Blocks: on the disk, if it writes. Throws: UsageError if a
+/// are written to options.offload_dir. Blocks: on the disk, if it writes. Throws: UsageError if a
 /// tensor has no device, a device is not there, or "disk" has neither folder nor index.
 template <class M>
 Dispatched<M> dispatch_model(M model, const DeviceMap& map, const DispatchOptions& options = {}) {
@@ -187,7 +187,7 @@ Dispatched<M> dispatch_model(M model, const DeviceMap& map, const DispatchOption
 }
 
 /// Loads a checkpoint and places the module: the files are mapped, in about a millisecond per gigabyte.
-/// Collective: no. Blocks: on the headers. Throws: as load_checkpoint_in_model and dispatch_model.
+/// Blocks: on the headers. Throws: as load_checkpoint_in_model and dispatch_model.
 template <class M>
 Dispatched<M> load_checkpoint_and_dispatch(M model, const files::TensorSource& source,
                                            const DispatchOptions& options = {}) {
@@ -211,7 +211,7 @@ Dispatched<M> cpu_offload(M model, const Device& execution_device = Device("cpu"
 
 /// Moves all weights to `folder`, a .dat file for each tensor, and maps them from there. A folder with an index of the
 /// same names and shapes is used as it is. options.main_device computes.
-/// Collective: no. Blocks: on the disk. Throws: UsageError if the folder holds another model; DataError.
+/// Blocks: on the disk. Throws: UsageError if the folder holds another model; DataError.
 template <class M>
 Dispatched<M> disk_offload(M model, const std::string& folder, const DispatchOptions& options = {}) {
   auto state = detail::start_disk_offload(detail::module_in(model), folder, options);

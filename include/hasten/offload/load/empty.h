@@ -64,7 +64,7 @@ void run_real(const std::function<void()>& fn);
 }  // namespace detail
 
 /// Returns what `fn` returns (a module holder or a shared pointer to a module), constructed on `device`. On meta this
-/// is empty_weights; on any other device the constructor's tensors are made there. Collective: no. Blocks: no. Throws:
+/// is empty_weights; on any other device the constructor's tensors are made there. Throws:
 /// UsageError if the constructor reads a tensor's memory by pointer, with the remedy.
 template <class F>
 auto init_on_device(at::Device device, F&& fn, const EmptyOptions& options = {}) {
@@ -80,7 +80,7 @@ auto init_on_device(at::Device device, F&& fn, const EmptyOptions& options = {})
 
 /// Returns what `fn` returns, with parameters that have no memory. Ties, names, requires_grad and the module's plain
 /// members are as after plain construction. Buffers and unregistered tensors have their values.
-/// Collective: no. Blocks: no. Throws: as init_on_device.
+/// Throws: as init_on_device.
 template <class F>
 auto empty_weights(F&& fn, const EmptyOptions& options = {}) {
   return init_on_device(at::Device(at::kMeta), std::forward<F>(fn), options);
@@ -106,7 +106,7 @@ struct MaterializeOptions {
 
 /// Gives the module's empty tensors the values that its constructor gives them, by replaying what was recorded. With
 /// the default generator in the same state, parameters are those of plain construction. Returns the names that were
-/// filled. Collective: no. Blocks: no. Throws: UsageError for an empty tensor that empty_weights has not made.
+/// filled. Throws: UsageError for an empty tensor that empty_weights has not made.
 std::vector<std::string> materialize(torch::nn::Module& module, const MaterializeOptions& options = {});
 
 /// Returns the names of tensors without memory.

@@ -79,7 +79,7 @@ struct LoadReport {
 
 /// Loads the tensors of `source` into the module. Empty tensors get their memory here; tied names stay one tensor.
 /// A missing parameter that is empty gets its initial value (offload::materialize), with a warning.
-/// Collective: no. Blocks: on the files. Throws: DataError, listing all, for other shapes or (strict) other names,
+/// Blocks: on the files. Throws: DataError, listing all, for other shapes or (strict) other names,
 /// before any tensor changes; UsageError for a bad regular expression.
 LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::TensorSource& source,
                                     const LoadOptions& options = {});

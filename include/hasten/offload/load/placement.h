@@ -50,7 +50,7 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
 }
 
 /// Places a module and all below. Streaming ends with the last copy of the handle; weights then stay over their files.
-/// Collective: no. Blocks: on the headers. Throws: UsageError for a device that is not there, a block that the module
+/// Blocks: on the headers. Throws: UsageError for a device that is not there, a block that the module
 /// lacks (with the nearest name), or a weight that weights_map lacks; DataError for other shapes.
 template <class M>
 Dispatched<M> place(M model, const Placement& placement, const PlaceOptions& options = {}) {
@@ -60,7 +60,7 @@ Dispatched<M> place(M model, const Placement& placement, const PlaceOptions& opt
 
 /// Ends a placement and moves weights back. Those that were in memory get memory with their values; those that were
 /// empty stay over their files.
-/// Collective: no. Blocks: on the files. Throws: nothing for a module that is not placed.
+/// Blocks: on the files. Throws: nothing for a module that is not placed.
 void remove_placement(torch::nn::Module& module);
 
 struct WithWeightsOptions {
@@ -85,7 +85,7 @@ class WeightsScope {
 };
 
 /// Calls `fn` while the module's weights are in memory, and returns what it returns. After Accelerate's
-/// align_module_device. Collective: no. Blocks: on the files. Throws: UsageError for an empty weight; DataError for
+/// align_module_device. Blocks: on the files. Throws: UsageError for an empty weight; DataError for
 /// files; exceptions of fn.
 template <class F>
 auto with_weights(torch::nn::Module& module, F&& fn, const WithWeightsOptions& options = {}) {

@@ -26,7 +26,7 @@ using plan::DeviceMap;
 using plan::ModuleTree;
 
 /// Returns the names, classes, shapes and dtypes of the module's tensors. Parameters and buffers of one tensor object
-/// have one identity. Collective: no. Blocks: no. Throws: nothing.
+/// have one identity.
 ModuleTree tree_of(const torch::nn::Module& module);
 /// Returns the tree that the names of a checkpoint describe: maps without the module (plan::ModuleTree::from_names).
 ModuleTree tree_of(const files::TensorSource& source);
@@ -45,11 +45,11 @@ struct MapOptions {
 
 /// Returns the limits in filling order: free bytes of each accelerator and, for "cpu", what this process may still take
 /// (plan::available_memory_bytes). A user's limits replace them all.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown device or size.
+/// Throws: UsageError for an unknown device or size.
 plan::MemoryLimits max_memory(const std::vector<std::pair<Device, Bytes>>& limits = {});
 
 /// Accelerate's functions of these names.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype or device.
+/// Throws: UsageError for an unknown dtype or device.
 DeviceMap infer_auto_device_map(const ModuleTree& tree, const MapOptions& options = {});
 DeviceMap infer_auto_device_map(const torch::nn::Module& module, const MapOptions& options = {});
 plan::MemoryLimits get_balanced_memory(const ModuleTree& tree, const MapOptions& options = {}, bool low_zero = false);

@@ -18,10 +18,10 @@ class DeviceWrites {
   /// Starts to write `values` (CPU, contiguous) into `target`, and keeps `values` as long as needed. Threads may call
   /// it at a time. Returns false, and does nothing, if a plain copy_ is the way. It is for targets on the CPU, of other
   /// strides or dtypes, of few bytes, and with interceptors.
-  /// Collective: no. Blocks: while 512 MB are under way. Throws: nothing.
+  /// Blocks: while 512 MB are under way.
   bool put(const at::Tensor& target, const at::Tensor& values);
   /// The calling thread's streams wait for all that was put.
-  /// Collective: no. Blocks: until the host's memory is read. Throws: nothing.
+  /// Blocks: until the host's memory is read.
   void finish();
 
  private:

@@ -16,7 +16,7 @@ namespace hasten::offload {
 
 class MappedRegion : public std::enable_shared_from_this<MappedRegion> {
  public:
-  /// Collective: no. Blocks: on the file system. Throws: DataError if the file cannot be opened or mapped.
+  /// Blocks: on the file system. Throws: DataError if the file cannot be opened or mapped.
   static std::shared_ptr<MappedRegion> open(const std::string& path);
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;

@@ -16,7 +16,6 @@ class NamedMemory {
   NamedMemory() = default;
   /// Names `num_bytes` at `begin` until the object goes. At most 8,192 ranges at a time have names; names are cut at
   /// 119 characters. Installs the handler at the first call.
-  /// Collective: no. Blocks: no. Throws: nothing.
   NamedMemory(const void* begin, size_t num_bytes, const std::string& name) noexcept;
   ~NamedMemory();
   NamedMemory(NamedMemory&& other) noexcept;
@@ -33,7 +32,6 @@ class FaultRange {
  public:
   using Serve = bool (*)(void* self, uintptr_t address);
   FaultRange() = default;
-  /// Collective: no. Blocks: no. Throws: nothing.
   FaultRange(const void* begin, size_t num_bytes, Serve serve, void* self) noexcept;
   ~FaultRange();
   FaultRange(FaultRange&& other) noexcept;

@@ -16,7 +16,7 @@ namespace hasten::offload {
 
 /// Gives `tensor` the storage, dtype and device of `value`. requires_grad, gradients' hooks, ties and names stay.
 /// Interceptors of `tensor` are lost: they are added after its contents (interception/interceptor.h).
-/// Collective: no. Blocks: no. Throws: UsageError if the shapes differ.
+/// Throws: UsageError if the shapes differ.
 void set_tensor(const at::Tensor& tensor, const at::Tensor& value);
 
 /// Returns the element type of a file's tensor. Throws: UsageError for a type that libtorch lacks.

@@ -25,7 +25,7 @@ struct TileFileOptions {
 class TileFile {
  public:
   /// A file in `folder`, which is made if it is missing.
-  /// Collective: no. Blocks: no. Throws: DataError naming the folder if no file can be made there; UsageError for
+  /// Throws: DataError naming the folder if no file can be made there; UsageError for
   /// options out of range.
   explicit TileFile(const std::string& folder, const TileFileOptions& options = {});
   /// Waits for what is being written.
@@ -36,28 +36,27 @@ class TileFile {
   /// Bytes by which the file may still grow, from the file system.
   int64_t available_bytes() const;
   /// Returns a new tile of `num_bytes` zeros, whose space is reserved.
-  /// Collective: no. Blocks: no. Throws: DataError with the bytes needed and available where there is no space.
+  /// Throws: DataError with the bytes needed and available where there is no space.
   size_t add(int64_t num_bytes);
   /// The tile's space may be taken by others of its size.
   void remove(size_t tile);
   int64_t tile_bytes(size_t tile) const;
 
   /// Starts to read a tile as soon as a buffer is free, unless it is opened before.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void fetch(size_t tile);
   /// Returns the tile in memory, for reading and writing until close().
-  /// Collective: no. Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing
+  /// Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing
   /// has failed; UsageError if all buffers are open.
   std::byte* open(size_t tile);
   /// Returns the same without reading: contents are anything.
   std::byte* open_empty(size_t tile);
-  /// Starts to write what open() gave. Collective: no. Blocks: no. Throws: nothing; the next call gets the error.
+  /// Starts to write what open() gave. Throws: nothing; the next call gets the error.
   void close(size_t tile);
-  /// Waits for all writing. Collective: no. Blocks: until then. Throws: DataError for what could not be written.
+  /// Waits for all writing. Blocks: until then. Throws: DataError for what could not be written.
   void flush();
 
   /// Returns a mapping of a tile's bytes, to read them between their uses; it may outlive this object. After flush().
-  /// Collective: no. Blocks: no. Throws: DataError.
+  /// Throws: DataError.
   std::shared_ptr<const std::byte> map(size_t tile) const;
 
   /// Returns the path of the bytes: "8 threads, past the page cache (O_DIRECT)".

@@ -36,7 +36,7 @@ struct UnitPagerOptions {
   /// Units that this process holds at a time, if they are more than max_live_bytes: at least 2.
   int64_t max_live_units = 2;
   int64_t max_live_bytes = 0;
-  /// Units that the program reads again within so many bytes of other units stay, beyond the limits (DeepSpeed's
+  /// Units that the program reads again within this many bytes of other units stay, beyond the limits (DeepSpeed's
   /// stage3_max_reuse_distance). Expected is the order of reads between the last two drops, as long as the program
   /// follows it. 0: none stays for that.
   int64_t max_reuse_bytes = 0;
@@ -69,10 +69,9 @@ class UnitPager {
 
   /// Returns once the unit can be read. It stays until other units have taken its place. `fills_ahead`: the unit that
   /// followed this one the last time is filled as well; this holds for faults until the next touch that waits.
-  /// Collective: no. Blocks: until it is filled. Throws: what `fill` threw; CommError after the timeout.
+  /// Blocks: until it is filled. Throws: what `fill` threw; CommError after the timeout.
   void touch(size_t unit, bool fills_ahead = true);
   /// Starts to fill the unit that followed the last one, as touch does with `fills_ahead`.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void fill_next() noexcept;
   /// Waits for the fill in progress, and fills nothing from then on; readers wait.
   void pause();

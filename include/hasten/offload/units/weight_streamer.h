@@ -47,7 +47,7 @@ class WeightPin {
  public:
   /// Reads the units that stream these tensors. Tensors that nothing streams are left alone. `writable`: the units stay
   /// in memory from now on, so that writes through pointers last.
-  /// Collective: no. Blocks: on the files. Throws: DataError if a file was written to or cannot be read.
+  /// Blocks: on the files. Throws: DataError if a file was written to or cannot be read.
   explicit WeightPin(const std::vector<at::Tensor>& tensors, bool writable = false);
   ~WeightPin();
   WeightPin(const WeightPin&) = delete;
@@ -61,7 +61,7 @@ class WeightPin {
 /// Several threads may run the model: each has its units in use, and its own next one is read ahead.
 class WeightStreamer {
  public:
-  /// Intercepts the tensors' operators. Collective: no. Blocks: no. Throws: nothing.
+  /// Intercepts the tensors' operators.
   explicit WeightStreamer(std::vector<StreamUnit> units, PageCache page_cache = PageCache::kAuto);
   /// Ends interception. Tensors stay over their files.
   ~WeightStreamer();

@@ -24,7 +24,7 @@ struct LowWeightsOptions {
   at::ScalarType dtype = at::kBFloat16;
   /// The dtype of moments: kFloat, kBFloat16 or kHalf.
   at::ScalarType states = at::kFloat;
-  /// Of kStochastic's random bits.
+  /// Seed of kStochastic's random bits.
   uint64_t seed = 0;
   /// Maximises the loss, as PreparedOptimizerOptions::maximize.
   bool maximize = false;
@@ -32,22 +32,22 @@ struct LowWeightsOptions {
 
 class LowWeights : public training::StepPolicy {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a form and dtypes that do not go together.
+  /// Throws: UsageError for a form and dtypes that do not go together.
   explicit LowWeights(const LowWeightsOptions& options);
 
   /// Converts the module in place, batch norms aside, and keeps what its float32 parameters had beyond the new dtype.
-  /// Before or after its optimizer is made; parameters keep their identity. Collective: no. Blocks: no. Throws:
+  /// Before or after its optimizer is made; parameters keep their identity. Throws:
   /// UsageError for parameters that are not on the CPU.
   void convert(torch::nn::Module& module);
-  /// Refuses optimizers that have no loop. Collective: no. Blocks: no. Throws: UsageError.
+  /// Refuses optimizers that have no loop. Throws: UsageError.
   static void require(const torch::optim::Optimizer& optimizer);
 
   /// Returns the exact value of a converted parameter, in float32; of another one itself. For checkpoints and tests.
   at::Tensor value_of(const at::Tensor& parameter) const;
   /// Sets a converted parameter, and what is beside it, from a float32 value.
-  /// Collective: no. Blocks: no. Throws: UsageError for another number of elements.
+  /// Throws: UsageError for another number of elements.
   void set_value(const at::Tensor& parameter, const at::Tensor& value);
-  /// Bytes stored beside the weights. Collective: no. Blocks: no. Throws: nothing.
+  /// Bytes stored beside the weights.
   int64_t extra_bytes() const;
 
   bool step(training::StepContext& context) override;

@@ -21,7 +21,6 @@ template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, std::remove_cvref_t<T>>;
 
 /// Returns true if any of its parameters has a gradient.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
   const auto& groups = optimizer.param_groups();
   return std::any_of(groups.begin(), groups.end(), [](const torch::optim::OptimizerParamGroup& group) {
@@ -43,21 +42,20 @@ class AnyPreparedOptimizer {
   /// losses are zero, the step is skipped. With a closure that computes the loss anew (LBFGS) it returns the loss,
   /// undefined while accumulating. LBFGS decides by the loss how often it calls the closure, so all ranks must return
   /// the same: the mean over them (Accelerator::reduce).
-  /// Collective: no (the closure is), unless parameters are sharded. Blocks: no. Throws: the exceptions of the
+  /// Collective: no (the closure is), unless parameters are sharded. Throws: the exceptions of the
   /// optimizer.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const;
 
   /// Call it in the place of step() to reject gradients. Parameters stay, and prepared schedulers of this optimizer do
   /// not move. Nothing while gradients are being accumulated. A gradient scaler of the Accelerator's does this by
   /// itself.
-  /// Collective: no, but all ranks must skip the same steps. Blocks: no. Throws: nothing.
+  /// Collective: no, but all ranks must skip the same steps.
   void skip_step() const;
   /// Returns true if the last step was skipped.
   bool step_was_skipped() const { return gradient_state_->step_was_skipped(*optimizer_); }
 
   /// Forgets the gradients, in libtorch's two forms. Does nothing while accumulated gradients wait for this optimizer's
   /// step. So it may be at the head of the loop's body or behind step().
-  /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = true) const;
 
   torch::optim::Optimizer* operator->() const noexcept { return optimizer_.get(); }

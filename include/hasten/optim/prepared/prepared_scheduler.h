@@ -23,7 +23,7 @@ struct PreparedSchedulerOptions {
   /// it by the number of batches that it took in. Default: the length is in optimizer steps.
   bool adjust_scheduler = false;
   /// As the peer does without split_batches: world_size steps of the schedule for one of the optimizer, since
-  /// the global batch is so many times larger. Default: the schedule counts optimizer steps.
+  /// the global batch is world_size times larger. Default: the schedule counts optimizer steps.
   bool once_per_process = false;
   int world_size = 1;
 };
@@ -35,7 +35,7 @@ class SchedulerPace {
       : gradient_state_(std::move(gradient_state)), options_(options) {}
 
   /// Returns the number of steps that the schedule of this optimizer takes at this call. Counts accumulated batches.
-  /// Collective: no. Blocks: no. Throws: UsageError if it moves with an optimizer that was not prepared.
+  /// Throws: UsageError if it moves with an optimizer that was not prepared.
   int64_t steps(const torch::optim::Optimizer& optimizer);
 
   /// Returns true if a schedule that has ended stays at its end. If a call may be several steps, the end need not be
@@ -61,7 +61,7 @@ class PreparedScheduler {
       : scheduler_(std::move(scheduler)), pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
 
   /// To be called after every batch's optimizer.step(), also while accumulating.
-  /// Collective: no. Blocks: no. Throws: UsageError if it moves with the optimizer's steps and the same Accelerator did
+  /// Throws: UsageError if it moves with the optimizer's steps and the same Accelerator did
   /// not prepare the optimizer; the exceptions of the scheduler.
   void step() const
     requires requires(S& scheduler) { scheduler.step(); }
@@ -75,7 +75,7 @@ class PreparedScheduler {
   }
 
   /// With a metric (ReduceLROnPlateau), which counts once, for any number of processes.
-  /// Collective: no, but all ranks must give the same metric. Blocks: no. Throws: as step().
+  /// Collective: no, but all ranks must give the same metric. Throws: as step().
   void step(double metric) const
     requires requires(S& scheduler) { scheduler.step(0.0); }
   {

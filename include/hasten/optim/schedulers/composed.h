@@ -35,7 +35,7 @@ struct SequentialLROptions {
 class SequentialLR final : public ComposedScheduler {
  public:
   using Options = SequentialLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers, or milestones are not one fewer, or not
+  /// Throws: UsageError if there are no schedulers, or milestones are not one fewer, or not
   /// ascending; the exceptions of the recipes.
   SequentialLR(torch::optim::Optimizer& optimizer, const Options& options);
 
@@ -63,7 +63,7 @@ struct ChainedSchedulerOptions {
 class ChainedScheduler final : public ComposedScheduler {
  public:
   using Options = ChainedSchedulerOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers; the exceptions of the recipes.
+  /// Throws: UsageError if there are no schedulers; the exceptions of the recipes.
   ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options);
 
   void start() override;

@@ -19,7 +19,7 @@ struct CosineAnnealingLROptions {
 class CosineAnnealingLR final : public Scheduler {
  public:
   using Options = CosineAnnealingLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if T_max < 1, or eta_min is negative.
+  /// Throws: UsageError if T_max < 1, or eta_min is negative.
   CosineAnnealingLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -30,7 +30,7 @@ class CosineAnnealingLR final : public Scheduler {
 struct CosineAnnealingWarmRestartsOptions {
   /// Steps until the first restart, at least 1. Required.
   int64_t T_0 = 0;
-  /// Each cycle is so many times as long as the one before, at least 1.
+  /// Length of a cycle over that of the one before, at least 1.
   int64_t T_mult = 1;
   double eta_min = 0.0;
 };
@@ -40,7 +40,7 @@ struct CosineAnnealingWarmRestartsOptions {
 class CosineAnnealingWarmRestarts final : public Scheduler {
  public:
   using Options = CosineAnnealingWarmRestartsOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if T_0 or T_mult < 1, or eta_min is negative.
+  /// Throws: UsageError if T_0 or T_mult < 1, or eta_min is negative.
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:

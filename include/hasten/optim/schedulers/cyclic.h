@@ -39,7 +39,7 @@ struct CyclicLROptions {
 class CyclicLR final : public Scheduler {
  public:
   using Options = CyclicLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if a bound is missing, a step size is < 1, or gamma is not above 0;
+  /// Throws: UsageError if a bound is missing, a step size is < 1, or gamma is not above 0;
   /// UsageError if cycle_momentum is set for an optimizer without momentum.
   CyclicLR(torch::optim::Optimizer& optimizer, const Options& options);
 

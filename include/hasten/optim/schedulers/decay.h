@@ -20,7 +20,7 @@ struct StepLROptions {
 class StepLR final : public Scheduler {
  public:
   using Options = StepLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if step_size < 1, or gamma is not above 0.
+  /// Throws: UsageError if step_size < 1, or gamma is not above 0.
   StepLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -38,7 +38,7 @@ struct MultiStepLROptions {
 class MultiStepLR final : public Scheduler {
  public:
   using Options = MultiStepLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if milestones are missing, not in order or negative, or
+  /// Throws: UsageError if milestones are missing, not in order or negative, or
   /// gamma is not above 0.
   MultiStepLR(torch::optim::Optimizer& optimizer, const Options& options);
 
@@ -57,7 +57,7 @@ struct ConstantLROptions {
 class ConstantLR final : public Scheduler {
  public:
   using Options = ConstantLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if factor is not in (0, 1], or total_iters < 1.
+  /// Throws: UsageError if factor is not in (0, 1], or total_iters < 1.
   ConstantLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -75,7 +75,7 @@ struct LinearLROptions {
 class LinearLR final : public Scheduler {
  public:
   using Options = LinearLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if start_factor is not in (0, 1], end_factor not in
+  /// Throws: UsageError if start_factor is not in (0, 1], end_factor not in
   /// [0, 1], or total_iters < 1.
   LinearLR(torch::optim::Optimizer& optimizer, const Options& options);
 
@@ -93,7 +93,7 @@ struct ExponentialLROptions {
 class ExponentialLR final : public Scheduler {
  public:
   using Options = ExponentialLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if gamma is not above 0.
+  /// Throws: UsageError if gamma is not above 0.
   ExponentialLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -110,7 +110,7 @@ struct PolynomialLROptions {
 class PolynomialLR final : public Scheduler {
  public:
   using Options = PolynomialLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if total_iters < 1, or power is negative.
+  /// Throws: UsageError if total_iters < 1, or power is negative.
   PolynomialLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:

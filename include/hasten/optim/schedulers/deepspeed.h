@@ -29,7 +29,7 @@ struct WarmupLROptions {
 class WarmupLR : public Scheduler {
  public:
   using Options = WarmupLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError for a list of another length than the groups, warmup_num_steps < 1.
+  /// Throws: UsageError for a list of another length than the groups, warmup_num_steps < 1.
   WarmupLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  protected:
@@ -57,7 +57,7 @@ struct WarmupDecayLROptions {
 class WarmupDecayLR final : public WarmupLR {
  public:
   using Options = WarmupDecayLROptions;
-  /// Collective: no. Blocks: no. Throws: as WarmupLR; UsageError if total_num_steps < 1.
+  /// Throws: as WarmupLR; UsageError if total_num_steps < 1.
   WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -78,7 +78,7 @@ struct WarmupCosineLROptions {
 class WarmupCosineLR final : public Scheduler {
  public:
   using Options = WarmupCosineLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if total_num_steps or warmup_num_steps < 1.
+  /// Throws: UsageError if total_num_steps or warmup_num_steps < 1.
   WarmupCosineLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -97,7 +97,7 @@ struct LRRangeTestOptions {
 class LRRangeTest final : public Scheduler {
  public:
   using Options = LRRangeTestOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError for a list of another length than the groups, or a step size < 1.
+  /// Throws: UsageError for a list of another length than the groups, or a step size < 1.
   LRRangeTest(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -126,7 +126,7 @@ struct OneCycleOptions {
 class OneCycle final : public Scheduler {
  public:
   using Options = OneCycleOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if a rate is missing, a list has another length than the groups, or
+  /// Throws: UsageError if a rate is missing, a list has another length than the groups, or
   /// the first step size is not above 0.
   OneCycle(torch::optim::Optimizer& optimizer, const Options& options);
 
@@ -146,7 +146,7 @@ class OneCycle final : public Scheduler {
 };
 
 /// Returns the schedule that a configuration's scheduler section names, with its params.
-/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the
+/// Throws: UsageError with did-you-mean for an unknown type or parameter; as the
 /// constructors.
 std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type,
                                          const core::Value& params);

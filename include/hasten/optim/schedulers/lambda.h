@@ -23,7 +23,7 @@ struct LambdaLROptions {
 class LambdaLR final : public Scheduler {
  public:
   using Options = LambdaLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if functions are missing, or are not one for each group.
+  /// Throws: UsageError if functions are missing, or are not one for each group.
   LambdaLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
@@ -40,7 +40,7 @@ struct MultiplicativeLROptions {
 class MultiplicativeLR final : public Scheduler {
  public:
   using Options = MultiplicativeLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if functions are missing, or are not one for each group.
+  /// Throws: UsageError if functions are missing, or are not one for each group.
   MultiplicativeLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:

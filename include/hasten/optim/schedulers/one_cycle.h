@@ -37,7 +37,7 @@ struct OneCycleLROptions {
 class OneCycleLR final : public Scheduler {
  public:
   using Options = OneCycleLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if max_lr or the length is missing, a length is < 1, or pct_start
+  /// Throws: UsageError if max_lr or the length is missing, a length is < 1, or pct_start
   /// is not in [0, 1]; UsageError if a division factor is not above 0, or cycle_momentum is set for an optimizer
   /// without momentum.
   OneCycleLR(torch::optim::Optimizer& optimizer, const Options& options);

@@ -24,7 +24,7 @@ struct ReduceLROnPlateauOptions {
   PlateauMode mode = PlateauMode::kMin;
   /// The rate is multiplied by it; above 0, below 1.
   double factor = 0.1;
-  /// So many steps without a better metric are borne; the next one reduces the rate.
+  /// Number of steps without improvement before the next one reduces the rate.
   int64_t patience = 10;
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::kRel;
@@ -39,14 +39,14 @@ struct ReduceLROnPlateauOptions {
 class ReduceLROnPlateau {
  public:
   using Options = ReduceLROnPlateauOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if factor is not in (0, 1), patience, cooldown, threshold
+  /// Throws: UsageError if factor is not in (0, 1), patience, cooldown, threshold
   /// or eps is negative, or min_lr is not one for each group.
   ReduceLROnPlateau(torch::optim::Optimizer& optimizer, const Options& options);
   ReduceLROnPlateau(ReduceLROnPlateau&&) = default;
   ReduceLROnPlateau& operator=(ReduceLROnPlateau&&) = default;
 
   /// Takes a step, with the metric of the step or epoch; nan counts as no better.
-  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at construction.
+  /// Throws: UsageError if the optimizer has other parameter groups than at construction.
   void step(double metric);
 
   /// Returns the optimizer's rates after the last step, one for each parameter group.
@@ -59,7 +59,7 @@ class ReduceLROnPlateau {
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
   /// As Scheduler::state and load_state.
-  /// Collective: no. Blocks: no. Throws: load_state UsageError if it is no such state, or of an optimizer
+  /// Throws: load_state UsageError if it is no such state, or of an optimizer
   /// with another number of parameter groups.
   core::Value state() const;
   void load_state(const core::Value& state);

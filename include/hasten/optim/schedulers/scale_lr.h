@@ -11,7 +11,7 @@ enum class LrScaling { kLinear, kSquareRoot };
 
 /// Returns the rate for `world_size` times the batch that `base` is meant for: base * world_size, or base *
 /// sqrt(world_size). With split_batches the global batch does not grow, and nothing is to be scaled.
-/// Collective: no. Blocks: no. Throws: UsageError if base is not above 0, or world_size < 1.
+/// Throws: UsageError if base is not above 0, or world_size < 1.
 double scale_lr(double base, int world_size, LrScaling rule = LrScaling::kLinear);
 
 }  // namespace hasten::optim

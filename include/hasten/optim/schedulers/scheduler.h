@@ -33,7 +33,7 @@ class Scheduler {
   Scheduler& operator=(Scheduler&&) = default;
 
   /// Takes a step: call it after the optimizer's step.
-  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at construction,
+  /// Throws: UsageError if the optimizer has other parameter groups than at construction,
   /// or the schedule cannot go on (OneCycleLR past its end).
   void step();
 
@@ -50,19 +50,18 @@ class Scheduler {
   /// Returns the position of the schedule, a map; `state().to_json()` is its text. Its options are under "options", for
   /// comparison alone. A load keeps the options of the scheduler's construction. Base rates that are options (CyclicLR,
   /// OneCycleLR) are the program's, too.
-  /// Collective: no. Blocks: no. Throws: nothing.
   core::Value state() const;
   /// Goes on where state() was taken. Sets the optimizer's rates to those of that step, and its momentum if the
   /// scheduler changes it. So the optimizer may be loaded before or after.
-  /// Collective: no. Blocks: no. Throws: UsageError if it is no state of such a scheduler, or of an optimizer with
+  /// Throws: UsageError if it is no state of such a scheduler, or of an optimizer with
   /// another number of parameter groups.
   void load_state(const core::Value& state);
 
   /// Begins anew from the optimizer's present rates, as the constructor does. For composed schedulers.
-  /// Collective: no. Blocks: no. Throws: as step().
+  /// Throws: as step().
   virtual void start();
   /// Begins anew from the base rates, whatever the optimizer's are. For composed schedulers.
-  /// Collective: no. Blocks: no. Throws: as step().
+  /// Throws: as step().
   virtual void restart();
 
  protected:
@@ -116,7 +115,7 @@ class Scheduler {
 using Recipe = std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>;
 
 /// `recipe<StepLR>({.step_size = 30})`.
-/// Collective: no. Blocks: no. Throws: nothing; the recipe throws what S's constructor throws.
+/// Throws: nothing; the recipe throws what S's constructor throws.
 template <std::derived_from<Scheduler> S>
 Recipe recipe(typename S::Options options) {
   return [options = std::move(options)](torch::optim::Optimizer& optimizer) {

@@ -16,7 +16,6 @@ namespace hasten::optim {
 /// Borrows both, which must outlive it: `accelerator.prepare(optim::TorchScheduler(step_lr, sgd))`.
 class TorchScheduler {
  public:
-  /// Collective: no. Blocks: no. Throws: nothing.
   TorchScheduler(torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) noexcept
       : scheduler_(&scheduler), optimizer_(&optimizer) {}
 
@@ -25,9 +24,9 @@ class TorchScheduler {
   /// Returns the rates that the optimizer has, one for each parameter group.
   std::vector<double> rates() const;
 
-  /// Returns the number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the number of steps and the rates.
   core::Value state() const;
-  /// Collective: no. Blocks: no. Throws: UsageError for a state of another number of parameter groups.
+  /// Throws: UsageError for a state of another number of parameter groups.
   void load_state(const core::Value& state);
 
  private:

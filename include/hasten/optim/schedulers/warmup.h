@@ -13,7 +13,7 @@ namespace hasten::optim {
 struct WarmupLROptions {
   /// Steps of the rise; with 0 there is none. Required.
   int64_t total_iters = -1;
-  /// Of the base rate: where the rise begins, and where it ends.
+  /// Factors of the base rate at which the rise begins and ends.
   double start_factor = 0.0;
   double end_factor = 1.0;
   /// The scheduler that begins at step total_iters, from base * end_factor. Without it the rate stays there.
@@ -26,7 +26,7 @@ struct WarmupLROptions {
 class WarmupLR final : public Scheduler {
  public:
   using Options = WarmupLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if total_iters is missing or negative, start_factor
+  /// Throws: UsageError if total_iters is missing or negative, start_factor
   /// negative, or end_factor not above 0; what `after` throws.
   WarmupLR(torch::optim::Optimizer& optimizer, const Options& options);
 
@@ -55,7 +55,7 @@ struct GradualWarmupOptions {
 
 /// Goyal's warm-up, for an optimizer with the rate of one worker: from base to base * multiplier.
 /// `WarmupLR(sgd, gradual_warmup({.multiplier = 8, .total_iters = 5 * steps_per_epoch}))`.
-/// Collective: no. Blocks: no. Throws: nothing; WarmupLR's constructor does.
+/// Throws: nothing; WarmupLR's constructor does.
 WarmupLROptions gradual_warmup(const GradualWarmupOptions& options);
 
 }  // namespace hasten::optim

@@ -33,7 +33,7 @@ struct PreparedOptimizerOptions {
 /// Makes a step. Parameters without a gradient keep their values. `closure`, which optimizers that evaluate the loss
 /// several times need (LBFGS), computes the loss anew and its gradients. Returns the closure's loss, of its first call;
 /// undefined without one. With `maximize`, gradients are as before when it returns or throws.
-/// Collective: no (the closure may be). Blocks: no. Throws: the exceptions of the optimizer and the closure.
+/// Collective: no (the closure may be). Throws: the exceptions of the optimizer and the closure.
 at::Tensor optimizer_step(torch::optim::Optimizer& optimizer, const PreparedOptimizerOptions& options = {},
                           const torch::optim::Optimizer::LossClosure& closure = nullptr);
 

@@ -90,7 +90,7 @@ struct NovoGrad {
 };
 
 /// Makes a step of a slice, which is updated in place.
-/// Collective: no. Blocks: no. Throws: InternalError if memory that the rule or the form needs is null.
+/// Throws: InternalError if memory that the rule or the form needs is null.
 void step(const Slice& slice, const Sgd& rule, Instructions instructions = best_instructions());
 void step(const Slice& slice, const Adam& rule, Instructions instructions = best_instructions());
 void step(const Slice& slice, const Adagrad& rule, Instructions instructions = best_instructions());
@@ -102,33 +102,29 @@ struct LambSums {
   double update_squares = 0.0;
 };
 /// First pass: updates the moments, leaves the weight, and returns the slice's sums.
-/// Collective: no. Blocks: no. Throws: as step.
+/// Throws: as step.
 LambSums lamb_moments(const Slice& slice, const Lamb& rule, Instructions instructions = best_instructions());
 /// Returns the factor of the update, from the sums of the whole parameter: lr, times the ratio of the norms where the
 /// rule applies it.
-/// Collective: no. Blocks: no. Throws: nothing.
 double lamb_rate(const Lamb& rule, const LambSums& sums) noexcept;
 /// Second pass: moves the weight by `rate` times the update, which it computes anew from the moments. Reads no
 /// gradient.
-/// Collective: no. Blocks: no. Throws: as step.
+/// Throws: as step.
 void lamb_apply(const Slice& slice, const Lamb& rule, double rate, Instructions instructions = best_instructions());
 
 /// The norms that NovoGrad's second moment is made of.
 enum class NovoGradNorm : uint8_t { kInfinity = 0, kTwo = 2 };
 /// Returns the second moment after a step: of the previous one and the norm of the whole parameter's gradient.
-/// Collective: no. Blocks: no. Throws: nothing.
 double novograd_moment(const NovoGrad& rule, NovoGradNorm kind, double previous, double norm) noexcept;
 /// `moment` is the parameter's second moment after this step.
-/// Collective: no. Blocks: no. Throws: as step.
+/// Throws: as step.
 void step(const Slice& slice, const NovoGrad& rule, double moment, Instructions instructions = best_instructions());
 
 /// Returns the sum of squares of `count` elements, in float64 over blocks of float32. It is infinite or NaN exactly if
 /// an element is. The cut into blocks begins at the first element, so the sum depends on where a slice begins.
-/// Collective: no. Blocks: no. Throws: nothing.
 double sum_of_squares(const void* values, Storage storage, int64_t count,
                       Instructions instructions = best_instructions());
 /// Returns the largest absolute value, 0 for none; NaN if any element is.
-/// Collective: no. Blocks: no. Throws: nothing.
 double largest_magnitude(const void* values, Storage storage, int64_t count,
                          Instructions instructions = best_instructions());
 

@@ -62,10 +62,8 @@ struct Slice {
 enum class Instructions : uint8_t { kGeneric, kAvx2, kAvx512 };
 
 /// Returns the fastest variant that this processor has.
-/// Collective: no. Blocks: no. Throws: nothing.
 Instructions best_instructions() noexcept;
 /// Returns true if the build and this processor have the variant.
-/// Collective: no. Blocks: no. Throws: nothing.
 bool has_instructions(Instructions instructions) noexcept;
 
 }  // namespace hasten::optim::steps

@@ -40,16 +40,13 @@ struct GradientNorm {
 GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const GradientNormOptions& options = {});
 
 /// Returns the 2-norm as a scalar tensor on the gradients' device, without waiting for it. For whole gradients only.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor gradient_norm_async(const std::vector<at::Tensor>& parameters);
 
 /// Returns the factor that scales gradients of `norm` to at most max_norm, as in torch: max_norm / (norm + 1e-6), at
 /// most 1.
-/// Collective: no. Blocks: no. Throws: nothing.
 double clip_factor(double norm, double max_norm) noexcept;
 
 /// Multiplies the gradients in place; with `owned`, the owned parts. Nothing for a factor of 1.
-/// Collective: no. Blocks: no. Throws: nothing.
 void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, const OwnedGradient& owned = {});
 
 /// Scales gradients so that their norm is at most max_norm, and returns the norm before. Gradients that are not finite
@@ -59,7 +56,7 @@ GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double m
                              const GradientNormOptions& options = {});
 
 /// Limits every element of the gradients to [-limit, limit] in place; with `owned`, of the owned parts. Sparse
-/// gradients are coalesced first. Collective: no. Blocks: no. Throws: nothing.
+/// gradients are coalesced first.
 void clip_values_(const std::vector<at::Tensor>& parameters, double limit, const OwnedGradient& owned = {});
 
 }  // namespace hasten::parallel

@@ -22,7 +22,7 @@ struct PowerSgdOptions {
   double min_compression_rate = 2.0;
   bool use_error_feedback = true;
   bool warm_start = true;
-  /// Of the first matrices; the same on all ranks.
+  /// Seed of the first matrices; the same on all ranks.
   uint64_t seed = 0;
 };
 

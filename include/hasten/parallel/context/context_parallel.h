@@ -28,12 +28,11 @@ struct ContextParallelOptions {
 /// A value handle. Values that it has cut keep what they need of it.
 class ContextParallel {
  public:
-  /// Collective: no. Blocks: no. Throws: nothing.
   explicit ContextParallel(comm::Group group, const ContextParallelOptions& options = {});
 
   /// Returns a value of the same sizes, of which this rank computes a part along `dim`. All ranks give the same whole
   /// value, such as token ids and targets. In a group of one: the value itself.
-  /// Collective: no; what is computed of it is. Blocks: no. Throws: UsageError for a dimension that is not there, or a
+  /// Collective: no; what is computed of it is. Throws: UsageError for a dimension that is not there, or a
   /// size that the ranks do not divide.
   at::Tensor cut(const at::Tensor& whole, int64_t dim) const;
 
@@ -45,7 +44,6 @@ class ContextParallel {
 
 /// Returns labels moved by one along the last dimension, with `ignored` at the end: each position's label is the next
 /// token. For causal models whose loss does not shift by itself, before the sequence is cut.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor shift_labels(const at::Tensor& labels, int64_t ignored = -100);
 
 }  // namespace hasten::parallel

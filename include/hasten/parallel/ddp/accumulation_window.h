@@ -26,7 +26,7 @@ class AccumulationWindow {
   enum class Warning { kGradientsLost, kGradientsLostAtEnd, kSteppedInside };
 
   /// The state of a model when a backward begins.
-  struct Sight {
+  struct WindowInput {
     /// Steps of prepared optimizers so far, and how often they forgot gradients.
     int64_t optimizer_calls = 0;
     bool ends_window = true;
@@ -54,7 +54,7 @@ class AccumulationWindow {
     return state_ == State::kEmpty || state_ == State::kEnding || state_ == State::kEndingWithGradients;
   }
   /// Returns what to warn of, each once in the life of the model.
-  std::vector<Warning> begin_backward(const Sight& sight);
+  std::vector<Warning> begin_backward(const WindowInput& input);
   /// After a backward that did not end the window. Returns true if parameters are to be noted. If a model is held
   /// twice, something besides the window holds it (LocalSgd), and ranks differ on purpose.
   bool end_held_backward(int64_t optimizer_calls, bool has_gradients) noexcept;

@@ -23,7 +23,7 @@ struct BackwardOptions {
   /// As torch::Tensor::backward.
   std::optional<bool> retain_graph = {};
   bool create_graph = false;
-  /// How much the loss counts, where it is a mean: over so many samples or tokens, 0 for none. Gradients
+  /// How much the loss counts, where it is a mean: its number of samples or tokens, 0 for none. Gradients
   /// become the mean over all ranks and batches of a window, by weight, and the loss is not divided by the
   /// number of batches. Every backward of a window has one, on every rank, or none has. Until the window's
   /// last exchange gradients are sums of this rank's, each times its weight.
@@ -57,22 +57,20 @@ struct BackwardCall {
   bool ends_window = true;
   std::vector<bool> held = {}, local_sgd = {};
 
-  /// Returns the call of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the call of the backward that a context describes.
   static BackwardCall of(const BackwardContext& context);
   training::JoinCall encode() const;
   static BackwardCall decode(const training::JoinCall& call);
 };
 
 /// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 otherwise), and
-/// whether all have. Those without take no steps, so parameters are not compared meanwhile. Collective: no. Blocks: no.
-/// Throws: nothing.
+/// whether all have. Those without take no steps, so parameters are not compared meanwhile.
 void set_active(const Ddp& model, int first, bool all) noexcept;
 /// Applies the call that all have agreed on, on a rank with data: its batch ends the window only if that of
-/// all does. Returns the models that are held back then, though not yet on this rank. Collective: no. Blocks:
-/// no. Throws: nothing.
+/// all does. Returns the models that are held back then, though not yet on this rank.
 Ddp::Models keep_window_open(const training::JoinCall& call, BackwardContext& context);
 /// Applies it on a rank without data: completes `context`, drops gradients that a window before has left,
-/// and returns the models that are held back. Collective: no. Blocks: no. Throws: nothing.
+/// and returns the models that are held back.
 Ddp::Models prepare_shadow(const BackwardCall& call, BackwardContext& context);
 
 }  // namespace hasten::parallel

@@ -34,7 +34,7 @@ struct BucketLimits {
 using BucketPlan = std::vector<std::vector<size_t>>;
 
 /// Puts every parameter in exactly one bucket. Buckets come in the order in which they are expected to be ready. The
-/// same input gives the same plan on every rank. Collective: no. Blocks: no. Throws: UsageError for limits below 1.
+/// same input gives the same plan on every rank. Throws: UsageError for limits below 1.
 BucketPlan plan_buckets(const std::vector<ParameterInfo>& parameters, const BucketLimits& limits = {});
 
 }  // namespace hasten::parallel

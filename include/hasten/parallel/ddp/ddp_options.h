@@ -47,14 +47,14 @@ struct DdpOptions {
   /// Classes of modules ("Linear") for whose own parameters communication_dtype is. Gradients of others travel in their
   /// own dtype. Empty: it is for all (DeepSpeed's torch_autocast.lower_precision_safe_modules).
   std::vector<std::string> communication_classes = {};
-  /// Autograd writes gradients of at least so many bytes of parameters on the CPU right into the exchanged memory,
+  /// Autograd writes gradients of at least this many bytes of parameters on the CPU right into the exchanged memory,
   /// instead of having them copied. Unset: none. libtorch's CPU allocator is wrapped for it, for the whole process. An
   /// allocator that is not libtorch's own stays unwrapped.
   std::optional<int64_t> in_place_bytes = int64_t{64} << 10;
   /// Interval, in steps, at which the ranks compare checksums of their parameters; 0 for never. It costs a pass over
   /// them and one message. They do so after the first 10 steps, too, before save_state, and in end_training.
   int64_t check_parameters_every = 1000;
-  /// Returns true if parameters are compared after so many steps. Ranks that drift apart mostly do so from the start.
+  /// Returns true if parameters are compared after `steps` steps. Ranks that drift apart mostly do so from the start.
   bool compares_after(int64_t steps) const noexcept {
     constexpr int64_t kFirst = 10;
     return check_parameters_every > 0 && (steps == kFirst || steps % check_parameters_every == 0);

@@ -22,7 +22,7 @@ class GradientExchange {
   virtual ~GradientExchange() = default;
 
   /// The parameters' memory becomes each rank's own again, before the ranks' copies are made equal.
-  /// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
+  /// Throws: the exceptions of the allocator.
   virtual void release() = 0;
 
   /// Puts the module's parameters where they shall lie, with rank 0's values, and plans units over the
@@ -34,7 +34,7 @@ class GradientExchange {
   /// Units, by index into `trainable`, in the order in which they are exchanged. Parameters in none are all-reduced.
   virtual std::vector<std::vector<size_t>> units() const = 0;
 
-  /// Starts the exchange of a unit. Collective: yes. Blocks: no. Throws: CommError.
+  /// Starts the exchange of a unit. Collective: yes. Throws: CommError.
   virtual std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) = 0;
 
   /// A step's exchanges begin; and have all ended on this rank.

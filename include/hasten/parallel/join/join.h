@@ -43,7 +43,6 @@ class Join : public training::JoinScope {
   explicit Join(comm::Group group) : group_(std::move(group)) {}
 
   /// Components shadow and finish in the order in which they were added. They must stay valid.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void add(training::Joinable& component) { components_.push_back(&component); }
 
   ActiveRanks notify(const JoinCall& call) override;
@@ -56,8 +55,8 @@ class Join : public training::JoinScope {
   std::optional<ActiveRanks> shadow();
   /// Notifies the other ranks that this one leaves the loop with an error. They throw it in the place of their next
   /// call. Does nothing if they have the notice.
-  /// Collective: yes, with their next call. Blocks: until then. Throws: nothing.
-  void fail(const std::string& words) noexcept;
+  /// Collective: yes, with their next call. Blocks: until then.
+  void fail(const std::string& message) noexcept;
   /// Lets the components finish. Collective: yes. Blocks: yes. Throws: the exceptions of the components.
   void finish(int root);
 

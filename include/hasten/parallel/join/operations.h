@@ -105,7 +105,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// Returns when every rank has called. Collective: yes. Blocks: yes. Throws: CommError.
   void wait_for_everyone();
 
-  /// Raises this rank's flag for check_trigger. Collective: no. Blocks: no. Throws: nothing.
+  /// Raises this rank's flag for check_trigger.
   void set_trigger() noexcept { triggered_ = true; }
   /// Returns true if any rank has called set_trigger since it last did; lowers the flags.
   /// Collective: yes. Blocks: yes. Throws: CommError.
@@ -116,7 +116,6 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   bool should_stop();
 
   /// Returns a logger whose lines carry the rank; its in_order lines notify a joined loop.
-  /// Collective: no. Blocks: no. Throws: nothing.
   Logger logger(const std::string& name);
 
   // ---- What joined loops need.

@@ -27,16 +27,16 @@ struct TensorCall {
   std::vector<TensorShape> tensors = {};
 
   /// Notes the dtypes and the sizes that a rank without data offers: no rows for gather and pad, those of the tensor
-  /// for reduce. Collective: no. Blocks: no. Throws: nothing.
+  /// for reduce.
   TensorCall with(const std::vector<at::Tensor>& given) const;
 
-  /// As a call of `component`, and back. Collective: no. Blocks: no. Throws: nothing.
+  /// As a call of `component`, and back.
   training::JoinCall encode(const std::string& component) const;
   static TensorCall decode(const training::JoinCall& call);
 };
 
 /// Tensors without rows, or the neutral element of the reduction.
-/// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
+/// Throws: the exceptions of the allocator.
 std::vector<at::Tensor> neutral_tensors(const TensorCall& call, c10::Device device);
 
 /// Collective: yes. Blocks: yes. Throws: as the collectives. The mean is over the active ranks.

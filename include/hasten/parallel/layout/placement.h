@@ -35,14 +35,12 @@ class PlacedParameters {
 };
 
 /// Returns the owner of the record of a parameter; null for a parameter that is whole on this rank.
-/// Collective: no. Blocks: no. Throws: nothing.
 const PlacedParameters* placed_by(const at::Tensor& parameter);
 
 /// Returns the sizes of the whole parameter, whether it is cut or not.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<int64_t> whole_sizes(const at::Tensor& parameter);
 
-/// Returns true if any of a module's parameters is cut. Collective: no. Blocks: no. Throws: nothing.
+/// Returns true if any of a module's parameters is cut.
 bool has_parts(const torch::nn::Module& module);
 
 /// Returns the whole parameter of parts, on every rank; the parameter itself, detached, if it is whole.
@@ -54,19 +52,15 @@ at::Tensor gather_parameter(const at::Tensor& parameter);
 at::Tensor gather_as(const at::Tensor& parameter, const at::Tensor& part);
 
 /// Returns this rank's part of a tensor of a parameter's whole sizes; the tensor itself if the parameter is whole.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor part_as(const at::Tensor& parameter, const at::Tensor& whole);
 
 /// Copies this rank's part of a whole tensor into a parameter.
-/// Collective: no. Blocks: no. Throws: nothing.
 void copy_part_(const at::Tensor& parameter, const at::Tensor& whole);
 
 /// Returns this rank's part of a whole tensor, as a view or (with blocks) a copy.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor cut_tensor(const at::Tensor& whole, const Cut& cut, int num_parts, int part);
 
 /// Returns the whole tensor of all ranks' parts, by rank; `size` is that of the cut dimension.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const Cut& cut);
 
 /// A box of the whole tensor, and the place of its elements in a box of the part.
@@ -77,11 +71,9 @@ struct PartBox {
 
 /// Returns the boxes of the whole tensor that the box `own` of a part stands for, one a block that it touches. Offsets
 /// of `in_part` count from the beginning of `own`. Boxes without elements are left out.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<PartBox> part_boxes(const Placement& placement, int num_parts, int part, const files::Box& own);
 
 /// As above, for a parameter whether it is cut or not: the box of a whole parameter is its own.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<PartBox> part_boxes(const at::Tensor& parameter, const files::Box& own);
 
 }  // namespace hasten::parallel

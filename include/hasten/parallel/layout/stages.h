@@ -43,7 +43,6 @@ class StagedParameters {
 };
 
 /// Returns the owner of the record of a parameter; null for one that lies on no stage.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline const StagedParameters* staged_by(const at::Tensor& parameter) {
   for (const auto& interceptor : interception::interceptors_of(parameter, interception::Level::kEveryOperator)) {
     if (const auto* const staged = dynamic_cast<const StagedParameters*>(interceptor.get())) return staged;
@@ -52,7 +51,6 @@ inline const StagedParameters* staged_by(const at::Tensor& parameter) {
 }
 
 /// Returns the owner of the records of a module's parameters; null for a module without stages.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline StagedParameters* stages_of(const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters()) {
     for (const auto& interceptor : interception::interceptors_of(parameter, interception::Level::kEveryOperator)) {
@@ -62,20 +60,18 @@ inline StagedParameters* stages_of(const torch::nn::Module& module) {
   return nullptr;
 }
 
-/// Returns true if the module is divided into stages. Collective: no. Blocks: no. Throws: nothing.
+/// Returns true if the module is divided into stages.
 inline bool has_stages(const torch::nn::Module& module) {
   return stages_of(module) != nullptr;
 }
 
 /// Returns true if other ranks alone hold the parameter, and it has no elements here.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline bool is_elsewhere(const at::Tensor& parameter) {
   const auto* const staged = staged_by(parameter);
   return staged != nullptr && !staged->holds(parameter);
 }
 
 /// Returns true if norms and files take the parameter from this rank: it is the first holder, or there are no stages.
-/// Collective: no. Blocks: no. Throws: nothing.
 inline bool counts_on_this_stage(const at::Tensor& parameter) {
   const auto* const staged = staged_by(parameter);
   return staged == nullptr || staged->is_first_holder(parameter);

@@ -30,7 +30,7 @@ struct LocalSgdOptions {
   int64_t num_steps = 8;
   /// false: gradients are exchanged at every step as always, and step and finish do nothing.
   bool enabled = true;
-  /// So many first steps exchange gradients as always; the steps between averages count from there.
+  /// Number of first steps that exchange gradients as always; the steps between averages count from there.
   int64_t warmup_steps = 0;
   /// Averages of different reach, in place of num_steps: {{4, ranks of my host}, {16, all ranks}}. A step at which
   /// several are due takes the widest alone. Each num_steps is a multiple of the one before, and the last group has all
@@ -51,7 +51,7 @@ struct LocalSgdOptions {
 class LocalSgd {
  public:
   /// The group is the one the model was prepared with.
-  /// Collective: no. Blocks: no. Throws: UsageError if num_steps is below 1, or if the levels do not fit.
+  /// Throws: UsageError if num_steps is below 1, or if the levels do not fit.
   template <class M>
   LocalSgd(const PreparedModel<M>& model, comm::Group group, const LocalSgdOptions& options = {})
       : LocalSgd(std::make_shared<PreparedModel<M>>(model), model.ddp(), std::move(group), options) {}

@@ -15,7 +15,7 @@ namespace hasten::parallel {
 /// a convolution with such a weight have it too, and so on through the network. Inputs may have either order. Shapes,
 /// values, names and results stay as they are, but for rounding. torch::save keeps the order. Before prepare, or
 /// between two steps.
-/// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
+/// Throws: the exceptions of the allocator.
 void channels_last(torch::nn::Module& model);
 
 /// The same for holders (TORCH_MODULE) and shared pointers.

@@ -72,7 +72,7 @@ class DataParallel {
   /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested.h), are cut along dim 0
   /// and moved to the devices. All other arguments go to each device. The outputs come back as from the model itself,
   /// on the first device, scalars as a vector with an element a part. Not from two threads at once.
-  /// Collective: no. Blocks: until all parts are there. Throws: UsageError for tensors of different first sizes; the
+  /// Blocks: until all parts are there. Throws: UsageError for tensors of different first sizes; the
   /// exceptions of forward.
   template <class... Arguments>
   auto operator()(const Arguments&... arguments) const {
@@ -121,7 +121,7 @@ class DataParallel {
 /// The model is on the first and stays as it is. Its own parameters get the gradients of all parts. Its buffers
 /// (running statistics) get those of the first part, as in torch. Modules need libtorch's clone(). Random numbers
 /// (dropout) are drawn by the parts from one generator a device, in no fixed order.
-/// Collective: no. Blocks: no. Throws: UsageError for no device, a model that is elsewhere (naming the parameter) or
+/// Throws: UsageError for no device, a model that is elsewhere (naming the parameter) or
 /// that cannot be cloned.
 template <class M>
   requires detail::is_module_pointer<M>::value

@@ -26,7 +26,7 @@ class JitModuleImpl : public torch::nn::Module, public offload::ScriptSite {
   explicit JitModuleImpl(torch::jit::Module module);
 
   /// Runs the script's forward. Call `.toTensor()` if it gives a tensor, as with jit modules.
-  /// Collective: no. Blocks: no. Throws: the exceptions of the script.
+  /// Throws: the exceptions of the script.
   template <class... Arguments>
   c10::IValue forward(Arguments&&... arguments) {
     return module_.forward({c10::IValue(std::forward<Arguments>(arguments))...});

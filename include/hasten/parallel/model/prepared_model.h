@@ -99,7 +99,7 @@ class PreparedModel {
 
   /// Runs the module's forward inside the model's scopes (forward_scope.h): with mixed precision under autocast, its
   /// outputs in float32. Collective: no (the backward through it is), unless the module was changed
-  /// (Ddp::refresh_if_changed) or a hook is. Blocks: no. Throws: what forward and the hooks throw.
+  /// (Ddp::refresh_if_changed) or a hook is. Throws: what forward and the hooks throw.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
     if (ddp_) before_forward(*ddp_);

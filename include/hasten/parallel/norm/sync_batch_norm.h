@@ -47,7 +47,7 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
 comm::Group create_syncbn_process_group(const comm::Group& group, int size);
 
 /// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing
-/// for modules that were not converted. Collective: no. Blocks: no. Throws: nothing.
+/// for modules that were not converted.
 void revert_sync_batchnorm(torch::nn::Module& model);
 
 /// For loops in which ranks run out of batches at different times. While it exists, the model's synchronised BatchNorms
@@ -56,7 +56,6 @@ void revert_sync_batchnorm(torch::nn::Module& model);
 /// Accelerator::join_uneven_inputs makes one for all prepared models.
 class UnevenBatchNorms {
  public:
-  /// Collective: no. Blocks: no. Throws: nothing.
   explicit UnevenBatchNorms(torch::nn::Module& model);
   /// For several models, whose parts may have been converted together or apart.
   explicit UnevenBatchNorms(const std::vector<torch::nn::Module*>& models);

@@ -7,9 +7,8 @@
 
 namespace hasten::parallel {
 
-/// Returns a number for each tensor's values, int64 [tensors] on the CPU: equal for equal values of one dtype on devices
-/// of one kind. Undefined tensors and those without memory have 0.
-/// Collective: no. Blocks: once a device, until it is done. Throws: nothing.
+/// Returns a number for each tensor's values, int64 [tensors] on the CPU: equal for equal values of one dtype on
+/// devices of one kind. Undefined tensors and those without memory have 0. Blocks: once a device, until it is done.
 at::Tensor checksums(const std::vector<at::Tensor>& tensors);
 
 }  // namespace hasten::parallel

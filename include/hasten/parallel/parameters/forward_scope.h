@@ -51,9 +51,8 @@ class ForwardScopes {
     std::vector<std::unique_ptr<ForwardHook::Entered>> entered_;
   };
 
-  /// Collective: no. Blocks: no. Throws: nothing.
   void add(ForwardOrder order, std::shared_ptr<ForwardHook> hook);
-  /// Nothing if it is not there. Collective: no. Blocks: no. Throws: nothing.
+  /// Nothing if it is not there.
   void remove(const ForwardHook* hook);
   /// Collective: as the hooks are. Blocks: as they do. Throws: the exceptions of the hooks; scopes entered before are
   /// left.

@@ -21,12 +21,11 @@ struct StageModule {
 };
 
 /// Returns the modules with parameters, in the order of their registration.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<StageModule> stage_modules(const torch::nn::Module& module);
 
 /// Returns the stage of each module. `first_modules`: the first module of each stage but the first; a name stands for
 /// what is below it, too. Empty: blocks are cut so that the most expensive stage costs least.
-/// Collective: no. Blocks: no. Throws: UsageError for another number of names than num_stages - 1, a name that is no
+/// Throws: UsageError for another number of names than num_stages - 1, a name that is no
 /// module's, names out of order, and more stages than blocks.
 std::vector<int> plan_stages(const std::vector<StageModule>& modules, int num_stages,
                              const std::vector<std::string>& first_modules);

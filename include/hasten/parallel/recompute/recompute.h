@@ -62,7 +62,7 @@ class RecomputeRegion {
 
 /// Calls `function(arguments...)` as a region and returns what it returns: `x = recompute(block, x)`. `function` runs
 /// once. Backward throws c10::Error, as libtorch does, if an input or a parameter of the region has been changed in
-/// place since. Collective: no. Blocks: no. Throws: the exceptions of `function`; UsageError if another autograd engine
+/// place since. Throws: the exceptions of `function`; UsageError if another autograd engine
 /// is installed.
 template <class Function, class... Arguments>
 decltype(auto) recompute(Function&& function, Arguments&&... arguments) {
@@ -71,7 +71,7 @@ decltype(auto) recompute(Function&& function, Arguments&&... arguments) {
 }
 
 /// Returns the hook that makes regions of a model's forward, for the model's ForwardScopes.
-/// Collective: no. Blocks: no. Throws: UsageError naming an entry of `modules` that fits no module; for a num_regions
+/// Throws: UsageError naming an entry of `modules` that fits no module; for a num_regions
 /// below 0, or beside region_size; if another autograd engine is installed.
 std::shared_ptr<ForwardHook> recompute_hook(torch::nn::Module& module, const RecomputeOptions& options);
 

@@ -22,7 +22,7 @@ bool splits_models(const std::shared_ptr<Sharding>& sharding) noexcept;
 bool place_split_models(const std::shared_ptr<Sharding>& sharding, c10::Device device);
 
 /// Returns the result of `fn`, a module holder or a shared pointer. If parameters will be shared, they have no memory.
-/// Collective: no. Blocks: no. Throws: as offload::empty_weights.
+/// Throws: as offload::empty_weights.
 template <class F>
 auto build(const std::shared_ptr<Sharding>& sharding, F&& fn) {
   return splits_models(sharding) ? offload::empty_weights(std::forward<F>(fn)) : std::forward<F>(fn)();

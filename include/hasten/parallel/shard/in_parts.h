@@ -6,7 +6,6 @@
 namespace hasten::parallel {
 
 /// Returns true if a read of the tensor, a split parameter or a view of one, has its unit gathered from all ranks.
-/// Collective: no. Blocks: no. Throws: nothing.
 bool is_in_parts(const at::Tensor& tensor);
 
 }  // namespace hasten::parallel

@@ -21,11 +21,11 @@ struct InferenceSettings {
   int64_t max_live_bytes = 0;
 };
 
-/// Collective: no. Blocks: no. Throws: UsageError for a stage other than 3, an optimizer or a scheduler section, "nvme"
+/// Throws: UsageError for a stage other than 3, an optimizer or a scheduler section, "nvme"
 /// without a path, or what resolve_deepspeed refuses.
 InferenceSettings inference_settings(const plan::DeepSpeedConfig& config);
 
-/// Collective: no. Blocks: on the disk. Throws: as inference_settings and offload::disk_offload.
+/// Blocks: on the disk. Throws: as inference_settings and offload::disk_offload.
 template <class M>
 offload::Dispatched<M> zero_inference(M model, const plan::DeepSpeedConfig& config) {
   const auto settings = inference_settings(config);

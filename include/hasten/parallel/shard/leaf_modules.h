@@ -18,7 +18,7 @@ class Sharding;
 /// Makes each module of these classes a leaf in models that are prepared from now on: each class is named as by
 /// transformer_cls_names_to_wrap ("MoeBlock", "net::MoeBlockImpl"). `sharding` null: the classes are only looked for.
 /// Returns the whole names of the leaves, outermost ones. Accelerate's DeepSpeedPlugin.set_moe_leaf_modules.
-/// Collective: no, but to be called alike on all ranks. Blocks: no. Throws: UsageError for a class that no module has,
+/// Collective: no, but to be called alike on all ranks. Throws: UsageError for a class that no module has,
 /// with the classes there are.
 std::vector<std::string> set_moe_leaf_modules(const std::shared_ptr<Sharding>& sharding, const torch::nn::Module& model,
                                               const std::vector<std::string>& classes);

@@ -124,7 +124,7 @@ struct ShardOptions {
   bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;
-  /// Units that the order of the last step reads again within so many bytes stay filled, beyond max_live_bytes.
+  /// Units that the order of the last step reads again within this many bytes stay filled, beyond max_live_bytes.
   int64_t max_reuse_bytes = 0;
   /// Bytes that are filled ahead of their use.
   int64_t prefetch_bytes = int64_t{64} << 20;

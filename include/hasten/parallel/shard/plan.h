@@ -38,7 +38,7 @@ struct ShardUnit {
   int64_t element_bytes = 4;
 };
 
-/// Parts begin at multiples of so many elements.
+/// Parts begin at multiples of this many elements.
 inline constexpr int64_t kShardAlign = 64;
 
 struct ShardPlan {
@@ -60,28 +60,24 @@ struct ShardPlan {
 
 /// Makes units from `groups`, lists of item indices in the order in which gradients are expected. Items of several
 /// kinds in one group are put into a unit each. Every item must be in exactly one group.
-/// Collective: no. Blocks: no. Throws: InternalError if one is not.
+/// Throws: InternalError if one is not.
 ShardPlan plan_shards(const std::vector<ShardItem>& items, const std::vector<std::vector<size_t>>& groups,
                       int num_owners);
 
 /// Groups in reverse order of the items, cut where one would exceed `unit_bytes`. A group below a sixteenth of that
 /// takes the next item in any case.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::vector<size_t>> group_by_size(const std::vector<ShardItem>& items, int64_t unit_bytes);
 
 /// Takes the items of a leaf (`leaves`, one number an item; -1: of none) out of their groups into a group of their own,
 /// behind the first of those. Groups that are left empty go.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::vector<size_t>> gather_leaves(const std::vector<std::vector<size_t>>& groups,
                                                const std::vector<int>& leaves);
 
 /// Returns the elements of an item that an owner (0 to num_owners - 1) steps. Empty if it owns none.
-/// Collective: no. Blocks: no. Throws: nothing.
 ShardInterval owned_interval(const ShardPlan& plan, const std::vector<ShardItem>& items, size_t item, int owner);
 
 /// Deals whole items to owners, the largest first, each to the owner with the least so far. It is for optimizers that
 /// need whole parameters.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<int> deal_whole(const std::vector<ShardItem>& items, int num_owners);
 
 }  // namespace hasten::parallel

@@ -14,13 +14,13 @@ namespace hasten::parallel {
 
 /// Null for ShardStage::kNone, and in a world of one unless state or parameters rest in files. Prepared optimizers that
 /// share `gradients` step in it, by the kernels that `optimizer` allows. `always`: also for kNone, since options will
-/// change. Collective: no (the steps are). Blocks: no. Throws: as Sharding's constructor.
+/// change. Collective: no (the steps are). Throws: as Sharding's constructor.
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
                                         const optim::PreparedOptimizerOptions& optimizer, bool always = false);
 
 /// Gives models that are prepared from now on one copy a host of their parameters in autocast's dtype, instead of one a
-/// rank. ShardOptions::param_dtype overrides it. Collective: no. Blocks: no. Throws: nothing.
+/// rank. ShardOptions::param_dtype overrides it.
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision);
 
 /// The step of a prepared optimizer on slices, with gradients that count `factor` times.
@@ -28,7 +28,7 @@ void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision
 void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double factor,
                  const optim::PreparedOptimizerOptions& options);
 
-/// Returns the options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the options of a model's Ddp.
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
 
 /// Returns true if backwards inside a window of accumulation exchange their gradients.

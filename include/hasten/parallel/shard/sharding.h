@@ -67,7 +67,7 @@ class WholeParameters {
 
 class Sharding {
  public:
-  /// `group`: all ranks. Collective: no. Blocks: no. Throws: nothing.
+  /// `group`: all ranks.
   Sharding(comm::Group group, ShardOptions options);
   ~Sharding();
   Sharding(const Sharding&) = delete;
@@ -103,13 +103,11 @@ class Sharding {
   /// Collective: yes, where a device holds them in parts. Blocks: until they are there. Throws: CommError.
   [[nodiscard]] WholeParameters summon() const;
   /// Returns true if reading a parameter is a collective: a device holds them in parts.
-  /// Collective: no. Blocks: no. Throws: nothing.
   bool reads_collectively() const;
   /// Returns this rank's part of a parameter's values, which has no elements if another rank owns them all. Nothing for
-  /// a parameter that is whole on this rank. Collective: no. Blocks: no. Throws: nothing.
+  /// a parameter that is whole on this rank.
   std::optional<ShardedStatePiece> value_part(const at::Tensor& parameter) const;
   /// Gives a parameter that value_part has a part of these values; false for another. To be called alike on all ranks.
-  /// Collective: no. Blocks: no. Throws: nothing.
   bool set_value(const at::Tensor& parameter, const at::Tensor& value) const;
   /// Returns the whole reduced gradient of a parameter; undefined if it has none. On CPUs it is .grad().
   /// Collective: yes, where a device holds it in parts. Blocks: until it is there. Throws: CommError.
@@ -119,9 +117,8 @@ class Sharding {
   bool steps(const torch::optim::Optimizer& optimizer) const;
 
   /// Parameters' storages of which this rank has a private copy, since the program wrote to them.
-  /// Collective: no. Blocks: no. Throws: nothing.
   int64_t num_private_copies() const;
-  /// Of all models together. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the counts of all models together.
   UnitCounts unit_counts() const;
 
   /// Runs `own_step`, the optimizer's step, on this rank's slices. Writes that the program made to parameters
@@ -138,14 +135,13 @@ class Sharding {
   }
 
   /// Returns true if a rank of the first group along ShardOptions::shard_over has the same slices as this rank.
-  /// Collective: no. Blocks: no. Throws: nothing.
   bool is_copy() const;
   /// Returns the elements of a parameter that this rank steps, which may be none or all. Nothing for a parameter that
-  /// is not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
+  /// is not split, which every rank steps whole.
   std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer,
                                                 const at::Tensor& parameter) const;
   /// Returns this rank's pieces of the optimizer's state, and the numbers beside them (step counts) unchanged.
-  /// Collective: no. Blocks: no. Throws: UsageError for a class whose state is not known here.
+  /// Throws: UsageError for a class whose state is not known here.
   std::vector<ShardedStatePiece> sharded_state(const torch::optim::Optimizer& optimizer) const;
   /// Returns the whole optimizer state, of the parameters' shapes, on every rank. Counted steps come as "step", of one
   /// number. State that is loaded whole into the optimizer is cut by its next step.
@@ -154,7 +150,6 @@ class Sharding {
 
   /// Returns the part of a parameter's gradient that this rank owns, over memory that it may write to. Undefined if it
   /// owns none. Nothing for a gradient that is whole on each rank (parallel/clip/clip.h).
-  /// Collective: no. Blocks: no. Throws: nothing.
   std::optional<at::Tensor> owned_gradient(const at::Tensor& parameter) const;
 
   /// torch's clip_grad_norm_ and clip_grad_value_, each rank on the parts that it owns. The first returns the norm

@@ -22,7 +22,7 @@ struct Standing {
 };
 
 /// Returns the rank whose state all take: of those with a state the furthest, then a whole one, then the lowest.
-/// Nothing if no rank has a state. Collective: no. Blocks: no. Throws: nothing.
+/// Nothing if no rank has a state.
 std::optional<int> choose_root(const std::vector<Standing>& ranks) noexcept;
 
 /// Collective: yes. Blocks: yes. Throws: CommError.

@@ -62,7 +62,6 @@ class TensorParallel {
 };
 
 /// Returns this rank's part of a value; a whole value as it is.
-/// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor local_value(const at::Tensor& value);
 /// Returns a value with memory: gathered if it is cut. Gradients go back to the parts. Code behind it is the same on
 /// all ranks. Collective: yes, for a cut value. Blocks: then. Throws: CommError.

@@ -31,15 +31,13 @@ struct PlanParameter {
 };
 
 /// Returns true if a plan's name stands for this module or parameter.
-/// Collective: no. Blocks: no. Throws: nothing.
 bool plan_name_matches(std::string_view pattern, std::string_view name);
 
 /// Returns the modules that a plan's name stands for, in their order.
-/// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> matching_modules(std::string_view pattern, const std::vector<std::string>& modules);
 
 /// Returns the cut of each parameter that is cut, by its first name.
-/// Collective: no. Blocks: no. Throws: UsageError with all conflicts: an unknown style, a name without a match, two
+/// Throws: UsageError with all conflicts: an unknown style, a name without a match, two
 /// cuts of one parameter, blocks that do not divide.
 std::map<std::string, Cut> resolve_plan(const TensorPlan& plan, const std::vector<PlanParameter>& parameters,
                                         int num_parts);

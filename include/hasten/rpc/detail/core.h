@@ -161,7 +161,7 @@ class WaitedFor {
 /// Returns the same hash of a signature on all workers: 32 bits of FNV-1a.
 uint32_t signature_hash(std::string_view text);
 
-[[noreturn]] void throw_wrong_object(const Object& object, const std::string& wanted);
+[[noreturn]] void throw_wrong_object(const Object& object, const std::string& expected);
 
 }  // namespace detail
 }  // namespace hasten::rpc

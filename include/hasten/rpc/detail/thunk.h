@@ -25,7 +25,7 @@ struct FunctionOptions {
   Where where = Where::kPool;
   /// Functions of kSerial with one name share one strand; empty: the function has its own.
   std::string strand = {};
-  /// Further calls are refused with CommError while so many wait in the queue.
+  /// Number of waiting calls beyond which further ones are refused with CommError.
   int64_t most_waiting = 10'000;
   /// May run twice for one call. Between dynamic agents a call outside autograd whose worker is lost then waits for
   /// another worker of that name, and is sent again.
@@ -56,7 +56,7 @@ template <class R, class C, class... A>
 struct Signature<R (C::*)(A...) noexcept> : Signature<R (C::*)(A...)> {};
 template <class R, class C, class... A>
 struct Signature<R (C::*)(A...) const noexcept> : Signature<R (C::*)(A...)> {};
-/// Of a lambda or function object.
+/// The signature of a lambda or function object.
 template <class F>
   requires requires { &F::operator(); }
 struct Signature<F> : Signature<decltype(&F::operator())> {

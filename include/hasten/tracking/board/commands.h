@@ -12,7 +12,7 @@
 
 namespace hasten::tracking {
 
-using SayLine = std::function<void(const std::string&)>;
+using WarnLine = std::function<void(const std::string&)>;
 
 /// How far the trackers of one journal have come.
 struct JournalStatus {
@@ -42,11 +42,11 @@ JournalStatus read_status(const std::filesystem::path& journal);
 /// training is gone. They then have `drain_timeout_s`. Returns 0, or 3 if not everything has arrived.
 /// Blocks: yes. Throws: DataError, UsageError (another process follows the journal).
 int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment,
-                     const SayLine& say);
+                     const WarnLine& warn);
 
 /// Hands over what has not arrived of an ended run, to its own trackers or, with `to`, to that one. Returns true if
 /// everything has arrived. Blocks: at most `timeout_s`. Throws: UsageError if the run is still written or followed.
 bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig>& to, double timeout_s,
-              const Environment& environment, const SayLine& say);
+              const Environment& environment, const WarnLine& warn);
 
 }  // namespace hasten::tracking

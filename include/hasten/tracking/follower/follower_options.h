@@ -58,7 +58,7 @@ struct FollowerOptions {
   Registry registry = built_in();
   Environment environment = {};
   /// Takes one line for the user: a tracker that has been given up, why.
-  std::function<void(const std::string& line)> say = {};
+  std::function<void(const std::string& line)> warn = {};
   /// How often the journal is looked at.
   std::chrono::milliseconds poll_interval = std::chrono::milliseconds(100);
   double first_backoff_s = 1;

@@ -30,7 +30,7 @@ enum class LoggerType {
   kCsv
 };
 
-/// Returns "tensorboard", "comet_ml" … Collective: no. Blocks: no. Throws: nothing.
+/// Returns "tensorboard", "comet_ml" …
 const char* name_of(LoggerType type);
 
 /// An element of `log_with`: a name, a LoggerType, or a tracker of the program's own.
@@ -70,14 +70,14 @@ struct RegistryEntry {
 class Registry {
  public:
   /// Adds a tracker, which runs on a thread of this process. Replaces an entry of that name; overwritten() reports it.
-  /// Collective: no. Blocks: no. Throws: UsageError for an empty name or factory.
+  /// Throws: UsageError for an empty name or factory.
   void add(const std::string& name, TrackerTraits traits, TrackerFactory make, std::vector<std::string> options = {});
   /// As add, in full.
   void add(RegistryEntry entry);
 
-  /// Returns the entry, or null. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the entry, or null.
   const RegistryEntry* find(const std::string& name) const noexcept;
-  /// Returns the entry. Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown name.
+  /// Returns the entry. Throws: UsageError with "did you mean" for an unknown name.
   const RegistryEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;
   /// Returns names that were added twice.
@@ -88,7 +88,7 @@ class Registry {
   std::vector<std::string> overwritten_;
 };
 
-/// Returns the trackers of this library. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the trackers of this library.
 Registry built_in();
 
 }  // namespace hasten::tracking

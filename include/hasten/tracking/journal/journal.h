@@ -47,7 +47,7 @@ std::filesystem::path journal_part(const std::filesystem::path& path, int part);
 class Journal {
  public:
   /// Opens the journal for appending behind its last line, or makes it and its folder. One process at a time holds it.
-  /// Collective: no. Blocks: no. Throws: DataError with the path if it cannot be made, UsageError with the pid of the
+  /// Throws: DataError with the path if it cannot be made, UsageError with the pid of the
   /// process that holds it.
   explicit Journal(std::filesystem::path path, const JournalOptions& options = {});
   ~Journal();
@@ -55,7 +55,7 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   /// Writes a record. Returns false if the line was dropped, as after a failed write. From any thread.
-  /// Collective: no. Blocks: for one write(2). Throws: nothing but std::bad_alloc.
+  /// Blocks: for one write(2).
   bool append(const core::Value& record);
   /// Writes one or more whole lines, each with its '\n'. As append.
   bool append_lines(std::string_view lines);
@@ -88,7 +88,7 @@ class JournalReader {
 
   /// Returns the next record, or nothing at the end of what has been written so far. Lines that are no records are
   /// skipped and listed in problems(). A last line without its end is not there yet.
-  /// Collective: no. Blocks: no. Throws: DataError if the file cannot be read.
+  /// Throws: DataError if the file cannot be read.
   std::optional<Record> next();
 
   /// Returns the place behind the last record.

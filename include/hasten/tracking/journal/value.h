@@ -29,9 +29,9 @@ using Values = std::vector<Entry>;
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Returns true if value() will not wait. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns true if value() will not wait.
   virtual bool ready() noexcept = 0;
-  /// Returns the number. Collective: no. Blocks: until it is there. Throws: nothing.
+  /// Returns the number. Blocks: until it is there.
   virtual double value() noexcept = 0;
 };
 
@@ -67,7 +67,7 @@ class Value {
 
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
   /// Return the value of that kind; as_number is for kDouble, kInt and kBool (0 or 1).
-  /// Collective: no. Blocks: no. Throws: std::bad_variant_access for another kind.
+  /// Throws: std::bad_variant_access for another kind.
   double as_number() const;
   int64_t as_int() const { return std::get<int64_t>(data_); }
   const std::string& as_string() const { return std::get<std::string>(data_); }
@@ -105,11 +105,9 @@ class Config {
 
 /// Returns the leaves of a tree of settings under keys joined with "/": "optimizer/lr". An element of a list has its
 /// index as key.
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::vector<std::pair<std::string, core::Value>> flatten(const core::Value& config);
 
 /// Returns the numbers and texts of `values`, groups joined with "/": {"a": {"b": 1}} -> {"a/b": 1}.
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Values flatten(const Values& values);
 
 /// Pixels in rows from the top left, `channels` (1 grey, 3 RGB or 4 RGBA) bytes each.
@@ -124,10 +122,10 @@ struct Image {
 class PendingImages {
  public:
   virtual ~PendingImages() = default;
-  /// Returns the images; called once, on a thread of the trackers'. Collective: no. Blocks: until they are there.
+  /// Returns the images; called once, on a thread of the trackers'. Blocks: until they are there.
   /// Throws: std::runtime_error, which is reported and drops the images.
   virtual std::vector<Image> take() = 0;
-  /// Returns the memory held until take() has returned. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the memory held until take() has returned.
   virtual int64_t num_bytes() const noexcept = 0;
 };
 
@@ -166,7 +164,7 @@ struct Histogram {
 
 /// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero. Returns those in
 /// use and an empty one before them, as torch.utils.tensorboard's `bins="tensorflow"`.
-/// If no value is finite, `num` is 0. Collective: no. Blocks: no. Throws: nothing.
+/// If no value is finite, `num` is 0.
 Histogram histogram(const double* values, size_t num_values);
 
 /// Points of many dimensions, for TensorBoard's projector: row i of `values` has a line of `metadata` and a picture, if

@@ -56,7 +56,7 @@ class Each {
 };
 
 /// Loops over `range` (borrowed if it is an lvalue) with a bar. The total is range.size() if there is one, as number or
-/// optional. Collective: no. Blocks: no. Throws: nothing of its own.
+/// optional. Throws: nothing of its own.
 template <class Range>
 Each<Range> each(Range&& range, ProgressOptions options = {}) {
   std::optional<int64_t> total;

@@ -59,8 +59,7 @@ struct ProgressState {
 /// Returns the line for `state`, without line end: "epoch 0: 45%|===> | 422/938 [00:10<00:12, 42.1 it/s, loss 0.43]".
 /// The times are elapsed < remaining, from the rate. The bar is as wide as fits into `columns`, and the text is cut
 /// there (lengths count UTF-8 characters). Without `columns`, or without a known total, there is no bar and no
-/// percentage. A rate below one a second is written as seconds per unit; control characters become blanks. Collective:
-/// no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// percentage. A rate below one a second is written as seconds per unit; control characters become blanks.
 std::string format_progress(const ProgressState& state, std::optional<int> columns = {});
 
 /// The bar of a loop: made before it, advanced in it, finished after it. Bars of nested loops stand in lines below each
@@ -76,15 +75,15 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   /// Counts `n` more and redraws if it is time. An empty `postfix` leaves the one before. Nothing after
-  /// finish(). Collective: no. Blocks: while the output does. Throws: nothing but std::bad_alloc; a failed
+  /// finish(). Blocks: while the output does. Throws: nothing but std::bad_alloc; a failed
   /// write is ignored.
   void advance(int64_t n = 1, std::string_view postfix = {});
 
-  /// Replaces the text behind the bar, and shows it at the next redraw. Collective: no. Blocks: no. Throws: as advance.
+  /// Replaces the text behind the bar, and shows it at the next redraw. Throws: as advance.
   void set_postfix(std::string_view postfix) { state_.postfix = postfix; }
 
   /// Draws the last state and ends the line; the second call does nothing.
-  /// Collective: no. Blocks: while the output does. Throws: as advance.
+  /// Blocks: while the output does. Throws: as advance.
   void finish();
 
  private:

@@ -19,7 +19,6 @@
 namespace hasten::tracking {
 
 /// Returns a new id of a run, made from the time and chance: "20260131-120000-a1b2c3".
-/// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string make_run_id();
 
 class TrackerHandle;
@@ -27,19 +26,19 @@ class TrackerHandle;
 /// A value handle; copies share one run. Its functions are called from one thread at a time, `note` from any.
 class Trackers {
  public:
-  /// Of a program that tracks nothing: init throws.
+  /// Makes the trackers of a program that tracks nothing: init throws.
   Trackers();
-  /// Collective: no. Blocks: no. Throws: UsageError for a name that the registry lacks.
+  /// Throws: UsageError for a name that the registry lacks.
   explicit Trackers(TrackersSetup setup);
 
   /// Starts the run on the main process; other ranks start their own journals. `init_kwargs` has a map a tracker.
-  /// Collective: no. Blocks: for the start of a process, and of Python if a Python client is requested. Throws:
+  /// Blocks: for the start of a process, and of Python if a Python client is requested. Throws:
   /// UsageError for wrong names and options, a missing client or a second call; DataError if the journal cannot be
   /// written.
   void init(const std::string& project, const Config& config = {}, const Config& init_kwargs = {});
 
   /// Logs values. `step`: unset means the number of calls without a step so far. `kwargs` has a map a tracker.
-  /// Collective: no. Blocks: for one write to the page cache. Throws: UsageError before init, for an empty or overlong
+  /// Blocks: for one write to the page cache. Throws: UsageError before init, for an empty or overlong
   /// key, two equal keys, or a negative step.
   void log(const Values& values, std::optional<int64_t> step = {}, const Config& kwargs = {});
   /// Copies the pixels; a thread writes PNGs to the run's media/. Throws: as log.
@@ -59,7 +58,7 @@ class Trackers {
   /// Shows points of many dimensions; a thread writes them to the run's media/. Throws: as log; UsageError if sizes do
   /// not fit.
   void log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step = {});
-  /// Puts a line on the run's time line. Does nothing outside a run. Collective: no. Blocks: no. Throws: nothing.
+  /// Puts a line on the run's time line. Does nothing outside a run.
   void note(const std::string& text, const std::string& level = "info") noexcept;
 
   /// Returns a tracker in use. Throws: UsageError with those in use for any other.
@@ -76,7 +75,7 @@ class Trackers {
 
   /// Ends the run and waits for its trackers. Names the command that completes records which have not arrived. The
   /// second call does nothing.
-  /// Collective: no. Blocks: at most finish_timeout_s. Throws: nothing.
+  /// Blocks: at most finish_timeout_s.
   void finish(RunEnd end = RunEnd::kFinished) noexcept;
 
   /// Returns true between init and finish on a rank that has a journal.
@@ -90,8 +89,8 @@ class Trackers {
   /// Run id and last step, for a checkpoint.
   core::Value state() const;
   /// Goes on with the run of a checkpoint. Before init: init takes up that run's folder. After it: the run notes from
-  /// where it goes on. Trackers drop what was logged behind the checkpoint's step where they can. Collective: no.
-  /// Blocks: no. Throws: UsageError for a state without a run.
+  /// where it goes on. Trackers drop what was logged behind the checkpoint's step where they can.
+  /// Throws: UsageError for a state without a run.
   void load_state(const core::Value& state);
 
   /// Counts a step of the training loop and its samples, for the metrics of each rank. From any thread.

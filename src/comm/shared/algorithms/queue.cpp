@@ -16,7 +16,7 @@ Queue::~Queue() {
   }
   stopping_ = true;
   lock.unlock();
-  asked_.notify_all();
+  work_arrived_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -100,7 +100,7 @@ std::exception_ptr Queue::run(Entry& entry, std::exception_ptr broken) {
 void Queue::ask_thread() {
   thread_wanted_ = true;
   if (thread_.joinable()) {
-    if (!lingers_) asked_.notify_one();
+    if (!lingers_) work_arrived_.notify_one();
     return;
   }
   thread_ = start_without_signals([this] { serve(); });
@@ -109,11 +109,11 @@ void Queue::ask_thread() {
 void Queue::serve() {
   Lock lock(mutex_);
   for (;;) {
-    asked_.wait(lock, [this] { return stopping_ || (thread_wanted_ && !driving_ && !entries_.empty()); });
+    work_arrived_.wait(lock, [this] { return stopping_ || (thread_wanted_ && !driving_ && !entries_.empty()); });
     if (stopping_) return;
     thread_wanted_ = false;
     lingers_ = true;
-    const bool stops = asked_.wait_for(lock, linger_, [this] { return stopping_; });
+    const bool stops = work_arrived_.wait_for(lock, linger_, [this] { return stopping_; });
     lingers_ = false;
     if (stops) return;
     if (!driving_ && !entries_.empty()) drive(lock, nullptr);

@@ -52,7 +52,7 @@ class Queue {
   const PeerMonitor& watch_;
   std::mutex mutex_;
   std::condition_variable finished_;
-  std::condition_variable asked_;
+  std::condition_variable work_arrived_;
   std::deque<std::shared_ptr<Entry>> entries_;
   /// A thread carries operations out; the steps are its own.
   bool driving_ = false;

@@ -26,7 +26,7 @@ PhaseProtocol::PhaseProtocol(std::shared_ptr<Segment> segment, int rank, const P
       rank_(rank),
       world_size_(segment_->layout().world_size),
       watch_(watch),
-      patience_(SpinPolicy::of(world_size_)) {}
+      spin_(SpinPolicy::of(world_size_)) {}
 
 bool PhaseProtocol::all_reached(uint32_t step) const {
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -37,7 +37,7 @@ bool PhaseProtocol::all_reached(uint32_t step) const {
 
 void PhaseProtocol::wait_for_all(uint32_t step) const {
   for (int peer = 0; peer < world_size_; ++peer) {
-    shared::wait(segment_->block(peer).posted, step, patience_, [&] {
+    shared::wait(segment_->block(peer).posted, step, spin_, [&] {
       check_presence(step);
       std::vector<int> missing;
       for (int other = 0; other < world_size_; ++other) {
@@ -49,7 +49,7 @@ void PhaseProtocol::wait_for_all(uint32_t step) const {
 }
 
 void PhaseProtocol::wait_for(int peer, uint32_t step, uint32_t last) const {
-  shared::wait(segment_->block(peer).posted, step, patience_, [&] {
+  shared::wait(segment_->block(peer).posted, step, spin_, [&] {
     check_presence(last);
     watch_.check_time(deadline_, {last_of_all()});
   });

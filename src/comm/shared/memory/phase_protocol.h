@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "comm/backend/backend.h"
 #include "comm/shared/memory/segment.h"
-#include "hasten/comm/backend/backend.h"
 
 namespace hasten::comm::shared {
 
@@ -97,7 +97,7 @@ class PhaseProtocol {
   void wait_for(int peer, uint32_t step, uint32_t last) const;
   /// If ranks outnumber the cores, yields this core to another rank, if any waits for one.
   void yield() const {
-    if (patience_.yields) pause_or_yield(true);
+    if (spin_.yields) pause_or_yield(true);
   }
   /// Returns the whole area of a rank; those of all ranks lie one behind the other.
   std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
@@ -127,7 +127,7 @@ class PhaseProtocol {
   const int rank_;
   const int world_size_;
   const PeerMonitor& watch_;
-  const SpinPolicy patience_;
+  const SpinPolicy spin_;
   PeerMonitor::Clock::time_point deadline_ = PeerMonitor::Clock::time_point::max();
   uint32_t step_ = 0;
 };

@@ -16,13 +16,14 @@ size_t rounded(size_t num_bytes) {
 }  // namespace
 
 std::optional<size_t> SegmentAllocator::take(size_t num_bytes) {
-  const size_t wanted = rounded(num_bytes);
+  const size_t requested = rounded(num_bytes);
   const std::lock_guard lock(mutex_);
-  const auto part = std::find_if(free_.begin(), free_.end(), [wanted](const auto& p) { return p.second >= wanted; });
+  const auto part =
+      std::find_if(free_.begin(), free_.end(), [requested](const auto& p) { return p.second >= requested; });
   if (part == free_.end()) return std::nullopt;
   const auto [offset, size] = *part;
   free_.erase(part);
-  if (size > wanted) free_[offset + wanted] = size - wanted;
+  if (size > requested) free_[offset + requested] = size - requested;
   return offset;
 }
 

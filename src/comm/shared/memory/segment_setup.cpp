@@ -41,8 +41,8 @@ std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layou
       offer.serve(segment->descriptor(), layout.world_size - 1, left, [&] { return refused().has_value(); });
     } else {
       std::optional<std::string> answer;
-      const bool told = poll_until(deadline, [&] { return (answer = store.get("ticket")) || refused(); });
-      if (!told) throw std::runtime_error("the first rank did not make the shared memory in time");
+      const bool published = poll_until(deadline, [&] { return (answer = store.get("ticket")) || refused(); });
+      if (!published) throw std::runtime_error("the first rank did not make the shared memory in time");
       if (answer) segment = Segment::attach(layout, fetch_descriptor(*answer));
     }
     if (segment && !refused()) {

@@ -37,7 +37,7 @@ Mailbox::Mailbox(std::shared_ptr<Segment> segment, int rank, const PeerMonitor& 
     : segment_(std::move(segment)),
       rank_(rank),
       watch_(watch),
-      patience_(SpinPolicy::of(segment_->layout().world_size)),
+      spin_(SpinPolicy::of(segment_->layout().world_size)),
       linger_(linger_of(segment_->layout().world_size)),
       channels_(static_cast<size_t>(segment_->layout().world_size)) {}
 
@@ -51,7 +51,7 @@ Mailbox::~Mailbox() {
   }
   stopping_ = true;
   lock.unlock();
-  asked_.notify_all();
+  work_arrived_.notify_all();
   if (thread_.joinable()) {
     segment_->block(rank_).doorbell.raise_by_one();
     thread_.join();
@@ -141,7 +141,7 @@ bool Mailbox::expects_much_of_any() const {
 
 void Mailbox::ask_thread() {
   if (thread_.joinable()) {
-    asked_.notify_one();
+    work_arrived_.notify_one();
   } else {
     thread_ = start_without_signals([this] { serve(); });
   }
@@ -168,7 +168,7 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     move_all();
     if (message->done) break;
     lock.unlock();
-    const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
+    const bool rung = look(spin_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
     if (!rung) doorbell.sleep(seen, kSleep);
     lock.lock();
     if (!rung && doorbell.value.load() == seen) look_after(message);
@@ -381,8 +381,8 @@ void Mailbox::serve() {
   Counter& doorbell = segment_->block(rank_).doorbell;
   Lock lock(mutex_);
   for (;;) {
-    asked_.wait(lock, [this] { return stopping_ || (num_waiting_ == 0 && pending()); });
-    if (asked_.wait_for(lock, linger_, [this] { return stopping_; })) return;
+    work_arrived_.wait(lock, [this] { return stopping_ || (num_waiting_ == 0 && pending()); });
+    if (work_arrived_.wait_for(lock, linger_, [this] { return stopping_; })) return;
     while (!stopping_ && num_waiting_ == 0) {
       const uint32_t seen = doorbell.value.load();
       move_all();

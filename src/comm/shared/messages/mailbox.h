@@ -123,10 +123,10 @@ class Mailbox {
   std::shared_ptr<Segment> segment_;
   const int rank_;
   const PeerMonitor& watch_;
-  const SpinPolicy patience_;
+  const SpinPolicy spin_;
   const std::chrono::milliseconds linger_;
   std::mutex mutex_;
-  std::condition_variable asked_;
+  std::condition_variable work_arrived_;
   std::vector<Channel> channels_;
   /// Receives from any rank without a message, in the order of their starts.
   std::list<std::shared_ptr<Message>> receives_from_any_;

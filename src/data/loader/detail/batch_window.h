@@ -25,7 +25,7 @@ class BatchWindow {
   void forget_before(size_t place);
 
   /// Returns the samples at these places, as one batch of its own.
-  /// Collective: no. Blocks: no. Throws: UsageError if batches cannot be joined.
+  /// Throws: UsageError if batches cannot be joined.
   AnyBatch pick(const Indices& places) const;
 
  private:

@@ -18,7 +18,7 @@ void write_head(ParcelWriter& to, const DispatchHead& head) {
   to.number(head.kind);
   to.number(head.num_samples);
   to.number(head.end);
-  to.string(head.words);
+  to.string(head.message);
 }
 
 DispatchHead read_head(ParcelReader& from) {
@@ -26,7 +26,7 @@ DispatchHead read_head(ParcelReader& from) {
   head.kind = from.number<DispatchHead::Kind>();
   head.num_samples = from.number<uint64_t>();
   head.end = from.number<uint64_t>();
-  head.words = from.string();
+  head.message = from.string();
   return head;
 }
 
@@ -44,7 +44,7 @@ std::optional<PlannedBatch> Dispatcher::next() {
   ParcelReader reader(mine);
   const DispatchHead head = read_head(reader);
   if (head.kind == DispatchHead::Kind::kError) {
-    throw DataError(options_.origin, "", "rank 0, which reads for all, failed: ", head.words);
+    throw DataError(options_.origin, "", "rank 0, which reads for all, failed: ", head.message);
   }
   if (head.kind == DispatchHead::Kind::kEnd) return std::nullopt;
   PlannedBatch planned{
@@ -66,7 +66,7 @@ void Dispatcher::pass_over(size_t num_steps, size_t position) {
 }
 
 Dispatcher::Step Dispatcher::failure(const std::exception& error) {
-  return {.error = std::current_exception(), .words = error.what()};
+  return {.error = std::current_exception(), .message = error.what()};
 }
 
 Dispatcher::Step Dispatcher::next_step() {
@@ -75,14 +75,14 @@ Dispatcher::Step Dispatcher::next_step() {
   try {
     std::vector<AnyBatch> batches;
     size_t end = 0;
-    const size_t wanted = options_.split_batches ? 1 : static_cast<size_t>(options_.group.world_size());
-    while (batches.size() < wanted) {
+    const size_t requested = options_.split_batches ? 1 : static_cast<size_t>(options_.group.world_size());
+    while (batches.size() < requested) {
       auto batch = read_();
       if (!batch) break;
       batches.push_back(std::move(batch->batch));
       end = batch->end;
     }
-    if (batches.empty() || (options_.drop_last && batches.size() < wanted)) return step;
+    if (batches.empty() || (options_.drop_last && batches.size() < requested)) return step;
     step.batch = options_.operations.join(batches);
     step.num_rows = options_.operations.num_rows(step.batch);
     options_.position = end;
@@ -142,7 +142,7 @@ std::vector<at::Tensor> Dispatcher::parcels(const Step& step) const {
 at::Tensor Dispatcher::parcel(const Step& step, int rank) const {
   ParcelWriter to;
   if (step.error) {
-    write_head(to, {.kind = DispatchHead::Kind::kError, .words = step.words});
+    write_head(to, {.kind = DispatchHead::Kind::kError, .message = step.message});
   } else if (!step.batch) {
     write_head(to, {});
   } else {

@@ -35,7 +35,7 @@ struct DispatchHead {
   enum class Kind : uint8_t { kBatch, kEnd, kError } kind = Kind::kEnd;
   uint64_t num_samples = 0;
   uint64_t end = 0;
-  std::string words = {};
+  std::string message = {};
 };
 void write_head(ParcelWriter& to, const DispatchHead& head);
 DispatchHead read_head(ParcelReader& from);
@@ -65,7 +65,7 @@ class Dispatcher {
 
   /// Rank 0 reads on without handing out, until `num_steps` steps and `position` are past. An exception of `read` is
   /// stored for next(), which every rank calls.
-  /// Collective: no. Blocks: to read. Throws: nothing.
+  /// Blocks: to read.
   void pass_over(size_t num_steps, size_t position);
 
  private:
@@ -74,7 +74,7 @@ class Dispatcher {
     AnyBatch own = {};  // rank 0's part
     size_t num_rows = 0;
     std::exception_ptr error = nullptr;
-    std::string words = {};
+    std::string message = {};
   };
   static Step failure(const std::exception& error);
   Step next_step();

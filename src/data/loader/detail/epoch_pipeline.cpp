@@ -35,7 +35,7 @@ void EpochPipeline::advance() {
   }
   batch_.reset();
   const flight::PhaseScope phase("data");
-  const auto asked = std::chrono::steady_clock::now();
+  const auto requested_at = std::chrono::steady_clock::now();
   try {
     stages_.fetch.workers ? take_from_workers() : take_here();
     if (batch_) transfer();
@@ -51,7 +51,7 @@ void EpochPipeline::advance() {
   if (batch_) record_batch();
   if (batch_ && stages_.gradient_state) {
     stages_.gradient_state->loaders().count(static_cast<int64_t>(given_.num_local_valid),
-                                            std::chrono::steady_clock::now() - asked);
+                                            std::chrono::steady_clock::now() - requested_at);
   }
   if (stages_.received) stages_.received(batch_ ? std::optional(given_.end) : std::nullopt);
 }

@@ -40,15 +40,14 @@ class FetchQueue {
   Slot& front() noexcept { return *slots_.front(); }
 
   /// Adds a batch at the end and sets a worker on it.
-  /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
   void add(ShardedBatch planned, AnyBatch ready = {});
-  /// Takes out the first. Collective: no. Blocks: no. Throws: nothing.
+  /// Takes out the first.
   Entry take_front() noexcept;
   /// Takes out a batch that a worker has done, with its error if it has one: the first, or without `in_order` any. But
   /// the newest waits for the others, because the last of a pass must come last. Null: none was done within the
-  /// timeout. Collective: no. Blocks: until one is done. Throws: nothing.
+  /// timeout. Blocks: until one is done.
   Entry take_done(bool in_order, std::optional<std::chrono::milliseconds> timeout);
-  /// Returns true if the first one's batch is there. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns true if the first one's batch is there.
   bool front_is_there();
   /// Drops all; jobs that have not started do not start.
   void clear() noexcept;

@@ -6,8 +6,8 @@
 #include "data/loader/detail/dispatch.h"
 #include "data/loader/detail/staging.h"
 #include "data/loader/detail/verified_pass.h"
+#include "data/sampler/rng_sync.h"
 #include "hasten/comm/nested/nested_operations.h"
-#include "hasten/data/sampler/rng_sync.h"
 
 namespace hasten::data::detail {
 

@@ -25,7 +25,7 @@ class ReadAhead {
             std::optional<std::chrono::milliseconds> timeout, const Origin& origin);
 
   /// Returns the next batch, null at the end.
-  /// Collective: no. Blocks: until it has been read. Throws: what `read` throws; StreamTimeout.
+  /// Blocks: until it has been read. Throws: what `read` throws; StreamTimeout.
   AnyBatch next();
 
  private:

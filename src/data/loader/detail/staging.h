@@ -21,7 +21,7 @@ class Staging {
   /// Returns true if such a device has pinned memory and streams to copy on.
   static bool serves(c10::Device device);
 
-  /// Collective: no. Blocks: no. Throws: what c10 throws for a device that is not there.
+  /// Throws: what c10 throws for a device that is not there.
   explicit Staging(c10::Device device);
 
   /// Returns a copy in pinned memory. Tensors that do not lie in plain CPU memory stay as they are. From any thread.
@@ -37,7 +37,7 @@ class Staging {
   c10::Event sent_;
 };
 
-/// By way of `staging`. Collective: no. Blocks: no. Throws: nothing; its functions throw what libtorch throws
+/// By way of `staging`. Throws: nothing; its functions throw what libtorch throws
 /// for the device.
 TransferStage staged(std::shared_ptr<Staging> staging, const BatchOperations& operations);
 

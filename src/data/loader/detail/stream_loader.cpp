@@ -18,17 +18,17 @@ namespace hasten::data::detail {
 namespace {
 
 [[noreturn]] void throw_stream_error(const Origin& origin, size_t position) {
-  std::string words = "an exception that is no std::exception", path;
+  std::string message = "an exception that is no std::exception", path;
   try {
     throw;
   } catch (const DataError& error) {
-    words = error.what();
+    message = error.what();
     path = error.path();
   } catch (const std::exception& error) {
-    words = error.what();
+    message = error.what();
   } catch (...) {
   }
-  std::throw_with_nested(DataError(origin, path, "the stream failed after ", position, " samples: ", words));
+  std::throw_with_nested(DataError(origin, path, "the stream failed after ", position, " samples: ", message));
 }
 
 void warn_reading_past(const Origin& origin, size_t position) {

@@ -22,7 +22,7 @@ class WorkerPool {
   /// Gets the number of the worker that runs it, 0 … num_workers - 1. Must not throw.
   using Job = std::function<void(size_t worker)>;
 
-  /// Collective: no. Blocks: no. Throws: UsageError if the system starts no more threads; those that were
+  /// Throws: UsageError if the system starts no more threads; those that were
   /// started have ended then.
   explicit WorkerPool(size_t num_workers);
   /// Drops the jobs that have not started and waits for those that have.
@@ -31,20 +31,18 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   /// Queues a job of `owner`, an address that identifies its pass. Jobs start in this order.
-  /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
   void submit(const void* owner, Job job);
 
   /// Drops the jobs that have not started: those of `owner`, or everybody's without one.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void drop_queued(const void* owner = nullptr) noexcept;
 
   /// Drops the jobs that have not started and waits for those that have.
-  /// Collective: no. Blocks: for running jobs. Throws: nothing.
+  /// Blocks: for running jobs.
   void quiesce();
 
   /// Waits until `ready`, which is called after each finished job and may read what finished jobs have written. Returns
   /// false if `timeout` passes first.
-  /// Collective: no. Blocks: yes. Throws: nothing.
+  /// Blocks: yes.
   bool wait(const std::function<bool()>& ready, std::optional<std::chrono::milliseconds> timeout);
 
   /// Runs `finish` so that wait() sees its writes: a job calls it when its result is complete.

@@ -97,7 +97,7 @@ inline void expect_as_many(size_t first, size_t other, const char* what) {
 
 /// Makes one of several values of one structure, in the first of them. `rows.tensors(list)` makes one tensor
 /// of those in the same place, `rows.elements(pointers)` one vector.
-/// Collective: no. Blocks: no. Throws: UsageError where the values differ; what `rows` throws.
+/// Throws: UsageError where the values differ; what `rows` throws.
 template <class T, class Rows>
 void merge(const std::vector<T*>& values, Rows& rows);
 

@@ -72,7 +72,7 @@ struct Joint {
 };
 
 /// Returns the samples of a structure: the rows of its first tensor, without tensors the elements of its first vector.
-/// Collective: no. Blocks: no. Throws: UsageError if it holds neither, or a scalar first.
+/// Throws: UsageError if it holds neither, or a scalar first.
 template <class T>
 size_t structure_rows(const T& value) {
   if (comm::tensors_of(value).empty()) {
@@ -85,7 +85,7 @@ size_t structure_rows(const T& value) {
 }
 
 /// Samples [begin, end) of a structure with `num_rows` of them.
-/// Collective: no. Blocks: no. Throws: UsageError if something in it has not one row or element a sample.
+/// Throws: UsageError if something in it has not one row or element a sample.
 template <class T>
 T slice_structure(const T& value, size_t num_rows, size_t begin, size_t end) {
   T part = value;
@@ -100,7 +100,7 @@ template <class Batch>
 inline constexpr bool has_rows = detail::kIsList<Batch> || can_be_placed<Batch>;
 
 /// Samples in a batch.
-/// Collective: no. Blocks: no. Throws: UsageError if a structure holds neither tensor nor vector, or a scalar
+/// Throws: UsageError if a structure holds neither tensor nor vector, or a scalar
 /// first.
 template <class Batch>
 size_t num_rows(const Batch& batch) {
@@ -112,7 +112,7 @@ size_t num_rows(const Batch& batch) {
 }
 
 /// Samples [begin, end) of a batch; views of its tensors. All of them: the batch as it is.
-/// Collective: no. Blocks: no. Throws: UsageError if something in a structure has not one row or element a
+/// Throws: UsageError if something in a structure has not one row or element a
 /// sample.
 template <class Batch>
 Batch slice_rows(const Batch& batch, size_t begin, size_t end) {
@@ -127,7 +127,7 @@ Batch slice_rows(const Batch& batch, size_t begin, size_t end) {
 }
 
 /// Returns a single batch of all samples, in order. At least one batch; a single one is given back as it is.
-/// Collective: no. Blocks: no. Throws: UsageError if the structures differ, or the parts that belong to a batch as a
+/// Throws: UsageError if the structures differ, or the parts that belong to a batch as a
 /// whole; UsageError if a value has not one row or element a sample.
 template <class Batch>
 Batch join_rows(std::vector<Batch> batches) {

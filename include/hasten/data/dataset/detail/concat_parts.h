@@ -28,7 +28,7 @@ std::vector<PartRequest> part_requests(c10::ArrayRef<size_t> indices, const std:
 at::Tensor ordered_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests);
 [[noreturn]] void throw_no_parts();
 [[noreturn]] void throw_part_of_unknown_size(size_t part);
-[[noreturn]] void throw_part_gave(size_t part, size_t given, size_t asked);
+[[noreturn]] void throw_part_gave(size_t part, size_t given, size_t requested);
 
 /// For merge(): the parts' batches, in the batch's order.
 struct InOrder {

@@ -105,7 +105,7 @@ class EpochPipeline {
   ~EpochPipeline();
 
   /// The next batch, or the end of the pass.
-  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset or of a timeout (all batches before
+  /// Blocks: until it is fetched. Throws: DataError of the dataset or of a timeout (all batches before
   /// were given, and the pass has ended); UsageError if the loader began another pass.
   void advance();
   /// Ends the pass early because the loader begins another.

@@ -16,7 +16,7 @@ namespace detail {
 
 /// Returns the dataset's batch of these samples. If the dataset throws, the samples are tried one by one to find the
 /// one that is to blame.
-/// Collective: no. Blocks: as the dataset does. Throws: DataError that names the sample, the size of the dataset, the
+/// Blocks: as the dataset does. Throws: DataError that names the sample, the size of the dataset, the
 /// rank and the dataset's words; the dataset's own exception is nested in it.
 template <class Dataset>
 typename Dataset::BatchType fetch(Dataset& dataset, const Indices& indices, const Origin& origin) {

@@ -57,7 +57,7 @@ class LoaderImpl {
   bool dispatches() const noexcept { return dispatches_; }
   /// Makes a pass of the sampler's batches as they are: in a world of one, and for rank 0's reads for all.
   BatchShardOptions shard(std::optional<size_t> batch_size) const;
-  /// Batches that each rank is dispatched from so many base batches.
+  /// Returns the number of batches that each rank is dispatched from `num_batches` base batches.
   size_t dispatched_length(size_t num_batches) const noexcept;
   /// Before a pass whose ranks share something besides (`shares`), or are dispatched to.
   void require_all(bool shares) const;

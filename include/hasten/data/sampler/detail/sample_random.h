@@ -14,7 +14,6 @@ class SampleRandom {
       : state_(mix(mix(mix(seed + kStep) + epoch + kStep) + index + kStep)) {}
 
   /// 64 random bits.
-  /// Collective: no. Blocks: no. Throws: nothing.
   uint64_t next() noexcept { return mix(state_ += kStep); }
 
   /// Returns a number in [low, high).

@@ -26,7 +26,7 @@ class SamplerStream {
 
   /// Goes on in an epoch that began at start()'s state. Until the next begin_epoch everything is drawn from there, in a
   /// world of one too. The default generator moves along only if it has the same state.
-  /// Collective: no. Blocks: no. Throws: UsageError for bytes that are no generator's state.
+  /// Throws: UsageError for bytes that are no generator's state.
   void resume(const std::vector<uint8_t>& start);
 
   /// Where the epoch began; empty before the first one.
@@ -40,7 +40,7 @@ class SamplerStream {
   /// it. Rank 0's default generator goes on with it unless something else has drawn from it since. So later draws of
   /// the program are the plain loop's. Other ranks get theirs back as it was. Ranks that are threads of one process
   /// take turns.
-  /// Collective: no. Blocks: while another thread of the process draws. Throws: the exceptions of `draw`.
+  /// Blocks: while another thread of the process draws. Throws: the exceptions of `draw`.
   void run(const std::function<void()>& draw);
 
  private:

@@ -23,7 +23,7 @@ struct StreamPlan {
   std::string words_prefix = {};
 };
 
-/// Of one worker's two.
+/// Plans of one worker's two streams.
 struct OutputPlan {
   StreamPlan out = {};
   StreamPlan err = {};

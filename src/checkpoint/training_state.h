@@ -18,13 +18,13 @@
 namespace hasten::checkpoint {
 
 /// Returns the argument for PyTorch's LRScheduler.load_state_dict, from a scheduler's state(). Options are left out, so
-/// the Python program's own stay. Collective: no. Blocks: no. Throws: UsageError if it is no scheduler's state.
+/// the Python program's own stay. Throws: UsageError if it is no scheduler's state.
 files::PythonValue scheduler_to_python(const core::Value& state);
 /// Returns a state for load_state of a scheduler whose state() is `own` now, from PyTorch's state_dict().
-/// Collective: no. Blocks: no. Throws: DataError if the dict is of another kind of scheduler.
+/// Throws: DataError if the dict is of another kind of scheduler.
 core::Value scheduler_from_python(const files::PythonValue& saved, const core::Value& own);
 /// Returns the options in PyTorch's state_dict() that the scheduler with the state `own` has too, as {"options": …}.
-/// Those of its parts are under "schedulers". They are for comparison. Collective: no. Blocks: no. Throws: nothing for
+/// Those of its parts are under "schedulers". They are for comparison. Throws: nothing for
 /// a dict of another kind.
 core::Value scheduler_options_from_python(const files::PythonValue& saved, const core::Value& own);
 

@@ -34,7 +34,7 @@ struct PieceInfo {
 struct PlannedPiece {
   /// Index into the list of pieces.
   size_t piece = 0;
-  /// Of its first byte in the file.
+  /// Position of its first byte in the file.
   uint64_t position = 0;
 };
 
@@ -56,7 +56,7 @@ struct SavePlan {
 
 /// Plans the files of a save. Model i goes to model[_i]*.safetensors, the rest to state*.safetensors: one file each for
 /// one writer, else -00001-of-0000N by rank. A tensor that is split carries torch's DCP_SHARDING_INFO, and further
-/// boxes of it on one rank go to ….part1.safetensors. Collective: no. Blocks: no. Throws: UsageError if two pieces of
+/// boxes of it on one rank go to ….part1.safetensors. Throws: UsageError if two pieces of
 /// one name have different shapes or dtypes, or for a rank outside the world.
 SavePlan plan_save(const std::vector<PieceInfo>& pieces, int world_size);
 
@@ -67,7 +67,7 @@ std::string model_kind(size_t index);
 /// Returns a tensor's name in the manifest: plain for the first model, "model_1/weight" for others.
 std::string manifest_name(size_t model, const std::string& name);
 
-/// Pieces as a list of plain values, to be sent, and back. Collective: no. Blocks: no. Throws: UsageError for another
+/// Pieces as a list of plain values, to be sent, and back. Throws: UsageError for another
 /// form.
 core::Value to_value(const std::vector<PieceInfo>& pieces);
 std::vector<PieceInfo> pieces_of(const core::Value& value);

@@ -32,13 +32,11 @@ struct FailureReporter {
 /// the group. It writes the error file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970,
 /// "py_callstack"}}}). It prints one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core
 /// dump. A process that serves the store waits, 5 s at most, until the others have read it. std::terminate for any
-/// other reason goes to the handler that was there before. `words` is held weakly: when its owner is gone, nothing is
+/// other reason goes to the handler that was there before. `message` is held weakly: when its owner is gone, nothing is
 /// posted.
-/// Collective: no. Blocks: no. Throws: nothing.
-void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words);
+void install_terminate_handler(const std::shared_ptr<const FailureReporter>& reporter);
 
 /// Returns the error file's text.
-/// Collective: no. Blocks: no. Throws: nothing.
-std::string error_file_text(const std::string& words, int64_t seconds_since_1970);
+std::string error_file_text(const std::string& message, int64_t seconds_since_1970);
 
 }  // namespace hasten::process

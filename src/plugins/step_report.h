@@ -1,4 +1,4 @@
-// StepReport: a line every so many steps of the optimizer, as a DeepSpeed configuration requests (steps_per_print,
+// StepReport: a line every few steps of the optimizer, as a DeepSpeed configuration requests (steps_per_print,
 // wall_clock_breakdown, memory_breakdown).
 //
 // A policy of prepared optimizers' steps. Of several optimizers the first one that steps is counted.
@@ -23,7 +23,7 @@ struct StepReportOptions {
 
 class StepReport : public training::StepPolicy {
  public:
-  /// `print` gets each line. Collective: no. Blocks: no. Throws: nothing.
+  /// `print` gets each line.
   StepReport(const StepReportOptions& options, std::function<void(const std::string&)> print);
 
   /// To be called round each backward.

@@ -38,7 +38,7 @@ class PinnedRing {
   class Sent {
    public:
     /// Returns once the host's bytes are read and all copies are in the stream.
-    /// Collective: no. Blocks: until then. Throws: the first exception of a Fill.
+    /// Blocks: until then. Throws: the first exception of a Fill.
     void wait();
     /// As wait(); work of the stream after this call comes after the copies.
     void block(const c10::Stream& stream);
@@ -57,7 +57,6 @@ class PinnedRing {
   PinnedRing& operator=(const PinnedRing&) = delete;
 
   /// Starts to send. The copies come after `after`.
-  /// Collective: no. Blocks: no. Throws: nothing.
   Sent send(std::vector<Part> parts, std::vector<c10::Event> after = {});
   const c10::Stream& stream() const noexcept;
 
@@ -71,7 +70,7 @@ PinnedRing::Fill fill_from(const at::Tensor& tensor);
 
 /// Returns copies of tensors on the CPU, of their dtypes and strides, on `device`. The calling thread's stream waits
 /// for them. Pinned memory is copied directly; a few bytes, and what is not dense, are copied as by Tensor::to.
-/// Collective: no. Blocks: until the host's memory is read. Throws: c10::OutOfMemoryError.
+/// Blocks: until the host's memory is read. Throws: c10::OutOfMemoryError.
 std::vector<at::Tensor> to_device(const std::vector<at::Tensor>& tensors, c10::Device device);
 
 }  // namespace hasten::offload

@@ -15,10 +15,9 @@ class ReadAhead {
   ~ReadAhead();
 
   /// Queues a unit that is neither read nor queued. A process forked from this one gets a thread of its own.
-  /// Collective: no. Blocks: no. Throws: nothing.
   void request(size_t unit);
   /// Waits until the unit is read; queues it first of all if it was not requested.
-  /// Collective: no. Blocks: until the unit is read. Throws: the exception of this unit's read.
+  /// Blocks: until the unit is read. Throws: the exception of this unit's read.
   void wait(size_t unit);
   /// The unit has to be read anew.
   void forget(size_t unit);

@@ -23,7 +23,7 @@ struct UnitPlan {
 
 /// Keeps all units if they fit the budget. Otherwise the first units that fit in budget - 2 * largest unit stay. The
 /// others are streamed: one unit is in use while the next is read.
-/// Collective: no. Blocks: no. Throws: UsageError, with the equation, if the budget is below twice the largest unit.
+/// Throws: UsageError, with the equation, if the budget is below twice the largest unit.
 /// `given_bytes`: the limit as the caller gave it, of which `budget_bytes` are left for the units; -1: the same.
 UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes, int64_t given_bytes = -1);
 

@@ -19,11 +19,10 @@ struct Float32Options {
 };
 
 /// Sets libtorch's precision of the given operators, on CUDA and in oneDNN, for the whole process. kBf16 leaves CUDA
-/// alone. Collective: no. Blocks: no. Throws: nothing.
+/// alone.
 void set_float32_precision(const Float32Options& options);
 
 /// Returns what oneDNN (`cuda`: CUDA) may use now; unset where libtorch's default holds.
-/// Collective: no. Blocks: no. Throws: nothing.
 Float32Options float32_precision(bool cuda = false);
 
 }  // namespace hasten::precision

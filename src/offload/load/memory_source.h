@@ -27,7 +27,7 @@ struct OffloadedWeights {
 };
 
 /// Returns the tensors of a state dict and of a folder or index. If a name is in both, the state dict wins.
-/// Collective: no. Blocks: on the index. Throws: UsageError if there is none of the three; DataError for a broken
+/// Blocks: on the index. Throws: UsageError if there is none of the three; DataError for a broken
 /// index.
 files::Catalog offloaded_weights_loader(const OffloadedWeights& weights);
 
