@@ -270,6 +270,8 @@ void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
     throw;
   } catch (const CommError&) {
     throw;
+  } catch (const UsageError&) {
+    throw;
   } catch (const WaitInterrupted& error) {
     throw CommError(origin(), name_of(kind), name_of(kind), " was not completed: ", error.what(), '.');
   } catch (const Backend::Mismatch& error) {

@@ -80,10 +80,17 @@ at::Tensor moved(CutAxis& axis, const at::Tensor& part, const Exchange& what) {
   std::vector<at::Tensor> parts;
   for (int to = 0; to < axis.num_parts(); ++to) {
     const auto piece = part_of(what.to_size, axis.num_parts(), to);
-    // First sizes may differ by rank, so the dimension that was cut goes first.
-    parts.push_back(part.narrow(what.to_dim, piece.begin, piece.size()).movedim(what.cut.dim, 0).contiguous());
+    // The elements alone: pieces may differ by rank in both dimensions.
+    parts.push_back(part.narrow(what.to_dim, piece.begin, piece.size()).contiguous().view({-1}));
   }
-  return at::cat(axis.group().all_to_all(parts), 0).movedim(0, what.cut.dim).contiguous();
+  auto pieces = axis.group().all_to_all(parts);
+  auto sizes = part.sizes().vec();
+  sizes[static_cast<size_t>(what.to_dim)] = part_of(what.to_size, axis.num_parts(), axis.part()).size();
+  for (int from = 0; from < axis.num_parts(); ++from) {
+    sizes[static_cast<size_t>(what.cut.dim)] = part_of(what.size, axis.num_parts(), from).size();
+    pieces[static_cast<size_t>(from)] = pieces[static_cast<size_t>(from)].view(sizes);
+  }
+  return at::cat(pieces, what.cut.dim);
 }
 
 at::Tensor carried_out(CutAxis& axis, const at::Tensor& x, const Exchange& what) {
