@@ -35,8 +35,8 @@ TEST(Survive, AccumulationWorkersAndSeveralOptimizersToo) {
   expect_same_end(run_survived("gan", "1@between:4,0@behind_first:7,2@optimizer:9"), undisturbed("gan"), "gan");
 }
 
-TEST(Survive, ASaveThatADeathCutsOffIsMadeAgain) {
-  expect_same_end(run_survived("saves", "1@save:2,0@save:2"), undisturbed("saves"), "saves");
+TEST(Survive, SavesOfARunWithDeathsAreThoseOfTheUndisturbedRun) {
+  expect_same_end(run_survived("saves", "1@backward:4,0@optimizer:29"), undisturbed("saves"), "saves");
 }
 
 TEST(Survive, AStepThatCatchesTheErrorIsDoneAgainAsWell) {
