@@ -406,10 +406,11 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   const comm::Purpose purpose("save_state");
-  if (comm::stands_in(own.run.process.group())) {
-    throw UsageError(own.origin(),
-                     "save_state before the ranks have met: under hasten launch --survive they do in "
-                     "accelerator.survive. Save inside it or behind it.");
+  if (comm::meetings_of(own.run.process.group()) != nullptr) {
+    throw UsageError(
+        own.origin(),
+        "save_state under hasten launch --survive: a rank that has been replaced cannot take part in a save "
+        "yet. Save the weights on rank 0 (checkpoint::save_model), or start without --survive.");
   }
   // Each rank saves its part of what all should have alike. check_replicas looks at all of it.
   if (own.run.models != nullptr && !options.check_replicas) {
@@ -428,9 +429,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   auto job = std::make_shared<SaveJob>();
   job->save = std::make_shared<Save::State>();
   job->save->path = prepared.target.path;
-  // Where dead ranks are replaced, each meeting has notes of its own.
-  const bool meets_again = comm::meetings_of(own.run.process.group()) != nullptr;
-  job->board = meets_again ? std::make_shared<SaveBoard>(own.run.process.group().store()) : own.board;
+  job->board = own.board;
   job->rank = prepared.writers.index;
   job->world_size = static_cast<int>(prepared.writers.ranks.size());
   job->folder = prepared.writers.folder;
