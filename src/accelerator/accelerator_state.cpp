@@ -229,8 +229,7 @@ parallel::SurviveReport AcceleratorState::survive(const parallel::SurviveOptions
                             .registry = optimizer_registry,
                             .accumulation = accumulation,
                             .gradients = gradients,
-                            .healed = [this](int64_t num_steps) { step_record->go_on_from(num_steps); },
-                            .recovering = [this] { settle_saves(*checkpoints, operations->logger("checkpoint")); }},
+                            .healed = [this](int64_t num_steps) { step_record->go_on_from(num_steps); }},
                            survived, loop, after_epoch);
 }
 

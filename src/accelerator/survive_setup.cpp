@@ -1,12 +1,10 @@
 // See survive_setup.h.
 #include "accelerator/survive_setup.h"
 
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "accelerator/read_options.h"
-#include "hasten/checkpoint/checkpoints.h"
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -54,14 +52,6 @@ void refuse_where_replaced(const char* call, const process::Process& process) {
       Origin{"survive", process.rank(), process.world_size()}, call,
       " under hasten launch --survive: ranks differ in it, and a dead rank's part is lost. Leave it out, or "
       "start the program without --survive.");
-}
-
-void settle_saves(checkpoint::Checkpoints& checkpoints, const Logger& logger) noexcept {
-  try {
-    checkpoints.end();
-  } catch (const std::exception& error) {
-    logger.warning(error.what(), {.main_process_only = false});
-  }
 }
 
 }  // namespace hasten

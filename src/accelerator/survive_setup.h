@@ -1,19 +1,14 @@
 // The Accelerator's part of a run whose dead ranks are replaced (parallel/survive/survive.h). It has the settings that
-// such a run cannot go with, and the end of saves that a death has cut off.
+// such a run cannot go with.
 #pragma once
 
 #include "hasten/accelerator/options.h"
 #include "hasten/core/env.h"
-#include "hasten/core/log.h"
 #include "hasten/parallel/layout/layout.h"
 #include "hasten/plugins/plugins.h"
 #include "hasten/process/process.h"
 
 namespace hasten {
-
-namespace checkpoint {
-class Checkpoints;
-}
 
 /// Throws: UsageError that lists the settings under which a dead rank's state is lost with it.
 void require_survivable(const AcceleratorOptions& options, const parallel::Layout& layout, const Plugins& plugins,
@@ -21,8 +16,5 @@ void require_survivable(const AcceleratorOptions& options, const parallel::Layou
 
 /// Throws: UsageError naming `call`, if dead ranks are replaced.
 void refuse_where_replaced(const char* call, const process::Process& process);
-
-/// Waits for a save under way, and logs why one was given up. Blocks: until it has ended.
-void settle_saves(checkpoint::Checkpoints& checkpoints, const Logger& logger) noexcept;
 
 }  // namespace hasten

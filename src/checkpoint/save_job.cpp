@@ -133,11 +133,6 @@ void add_report(const SaveJob& job, const Value& report, Collected& all) {
   merge_parts(all.manifest.parts, report.at("parts"));
 }
 
-// Returns why a rank will not write any more, if one has ended and is replaced (comm/store/generations.h).
-std::optional<std::string> end_of_meeting(const SaveJob& job) {
-  return job.board->get("hasten/meeting") ? job.board->get("hasten/failure") : std::nullopt;
-}
-
 // Waits for a note that is "ok". Throws the text of any other note.
 void await_note(const SaveJob& job, const std::string& key, const std::string& who) {
   const auto until = Clock::now() + job.timeout;
@@ -146,10 +141,6 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
     if (message && *message == "ok") return;
     if (message)
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", inner_words(*message), ".");
-    if (const auto end = end_of_meeting(job)) {
-      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "the save to '", job.path,
-                      "' is given up: ", *end, ". The checkpoint before it stays.");
-    }
     if (Clock::now() > until) {
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '",
                       job.path, "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
@@ -248,7 +239,7 @@ void wait_until_seen(const SaveJob& job) noexcept {
   const auto until = Clock::now() + std::chrono::seconds(10);
   try {
     for (int rank = 1; rank < job.world_size; ++rank) {
-      while (!job.board->get(key_of(job, text("seen.", rank))) && !end_of_meeting(job) && Clock::now() < until) {
+      while (!job.board->get(key_of(job, text("seen.", rank))) && Clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
@@ -288,9 +279,6 @@ void run_other(SaveJob& job) {
     if (const auto outcome = job.board->get(key_of(job, "outcome"))) {
       job.board->put(key_of(job, text("seen.", job.rank)), "yes");
       return finish(job, *outcome == "ok" ? "" : *outcome);
-    }
-    if (const auto end = end_of_meeting(job)) {
-      return finish(job, text("the save to '", job.path, "' is given up: ", *end, "."));
     }
     if (Clock::now() > until) break;
     std::this_thread::sleep_for(pause);

@@ -13,8 +13,6 @@ namespace hasten::comm {
 namespace {
 
 constexpr const char* kNumberKey = "generation";
-// Tells the keys of a meeting, whose ranks are replaced, from those of a run that ends with its first failure.
-constexpr const char* kMeetingKey = "hasten/meeting";
 // Group's key for the words of a rank that failed.
 constexpr const char* kWordsKey = "hasten/failure";
 
@@ -42,10 +40,7 @@ Store Generations::enter_known() {
     const std::string now = store_->get(kNumberKey).value_or("0");
     const Store keys = store_->scoped("meeting/" + now);
     number_ = core::whole_number<int64_t>(now).value_or(0);
-    if (keys.set_once(text("place/", rank_), "1")) {
-      keys.set(kMeetingKey, now);
-      return keys;
-    }
+    if (keys.set_once(text("place/", rank_), "1")) return keys;
     // In this order: a rank that is killed in between leaves nothing that the next would wait for.
     if (!keys.get(kWordsKey)) keys.set(kWordsKey, text("a rank has ended, and the others meet again"));
     store_->compare_set(kNumberKey, now, text(number_ + 1));

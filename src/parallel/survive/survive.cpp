@@ -15,6 +15,7 @@
 #include "hasten/core/number.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/parallel/survive/heal.h"
+#include "hasten/training/counted_optimizer.h"
 #include "parallel/survive/unit_copy.h"
 
 namespace hasten::parallel {
@@ -82,19 +83,21 @@ struct Progress {
 // Looks at the steps of prepared optimizers.
 class StepWatch : public training::StepPolicy {
  public:
+  explicit StepWatch(std::shared_ptr<training::GradientState> gradients) : gradients_(std::move(gradients)) {}
+
   std::function<void()> before = [] {};
   int64_t num_steps = 0;
   bool stepped = false;
 
   void before_step(training::StepContext&) override { before(); }
   void after_step(training::StepContext& context) override {
-    if (counted_ == nullptr) counted_ = &context.optimizer;
-    if (counted_ == &context.optimizer) ++num_steps;
+    if (counted_.is(context.optimizer, gradients_->optimizers())) ++num_steps;
     stepped = true;
   }
 
  private:
-  const torch::optim::Optimizer* counted_ = nullptr;
+  const std::shared_ptr<training::GradientState> gradients_;
+  training::CountedOptimizer counted_;
 };
 
 class Survival {
@@ -165,7 +168,7 @@ class Survival {
     };
   }
 
-  // In a handler: true if the end of a rank is behind the error. That of a save may come as a DataError.
+  // In a handler: true if the end of a rank is behind the error, which may come as a DataError.
   bool is_cut_off() const {
     try {
       throw;
@@ -190,7 +193,7 @@ class Survival {
     if (!root) {
       throw UsageError(origin(),
                        "every rank was replaced before another could take its state, so the run's state is "
-                       "lost. Go on from a checkpoint (hasten launch --max_restarts).");
+                       "lost. Start the run again.");
     }
     const auto replaced = std::count_if(ranks.begin(), ranks.end(), [](const Standing& one) { return !one.has_state; });
     count_failure(ranks[static_cast<size_t>(*root)].committed, replaced > 0);
@@ -239,7 +242,6 @@ class Survival {
       ++report_.num_repeated;
     }
     is_open_ = false;
-    if (parts_.recovering) parts_.recovering();
   }
 
   // ---- Units.
@@ -330,7 +332,7 @@ class Survival {
   const comm::Group group_;
   const std::shared_ptr<comm::Meetings> meetings_;
   const Logger logger_;
-  const std::shared_ptr<StepWatch> watch_ = std::make_shared<StepWatch>();
+  const std::shared_ptr<StepWatch> watch_ = std::make_shared<StepWatch>(parts_.gradients);
   UnitCopy copy_{parts_};
   Progress progress_ = {};
   SurviveReport report_ = {};

@@ -22,8 +22,6 @@ struct SurviveParts {
   std::shared_ptr<training::GradientState> gradients;
   /// Called with the number of committed steps when the ranks have met and have one state.
   std::function<void(int64_t num_steps)> healed = {};
-  /// Called behind an error, before the ranks meet again.
-  std::function<void()> recovering = {};
 };
 
 }  // namespace hasten::parallel
