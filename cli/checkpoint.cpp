@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using launcher::CommandLine;
 
-const HelpText kHelp = {
+const HelpText kCheckpointHelp = {
     "hasten checkpoint list|show|verify|diff|prune|repair PATH [PATH] [OPTIONS]",
     "list DIR: the checkpoints of a folder. show PATH: the tensors of any file or folder of weights. verify DIR: all "
     "checksums. "
@@ -362,7 +362,7 @@ int repair(const CommandLine& line) {
 int checkpoint(const std::vector<std::string>& words) {
   const CommandLine line = read_words("checkpoint", checkpoint_options(), words, "an action and its paths", 1, 3);
   if (line.help) {
-    std::cout << help_of(kHelp, checkpoint_options(), colours_wanted());
+    std::cout << help_of(kCheckpointHelp, checkpoint_options(), colours_wanted());
     return 0;
   }
   static const std::map<std::string, std::pair<size_t, std::function<int(const CommandLine&)>>> kActions{

@@ -13,7 +13,7 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {
+const HelpText kCompletionHelp = {
     "hasten completion bash|zsh", "Prints the completion of a shell.",
     "bash: source <(hasten completion bash). zsh: source <(hasten completion zsh), after compinit."};
 
@@ -95,7 +95,7 @@ std::string bash() {
 
 int completion(const std::vector<std::string>& words) {
   const launcher::CommandLine line = read_options("completion", no_options(), words, 1);
-  if (line.help) return std::cout << help_of(kHelp, no_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kCompletionHelp, no_options(), colours_wanted()), 0;
   const std::string shell = line.rest.empty() ? "" : line.rest.front();
   if (shell != "bash" && shell != "zsh") {
     const std::string guess = did_you_mean(shell, {"bash", "zsh"});

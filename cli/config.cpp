@@ -15,11 +15,12 @@ namespace {
 
 using launcher::CommandLine;
 
-const HelpText kHelp = {"hasten config [default|update] [OPTIONS]",
-                        "Writes the configuration that hasten launch (and accelerate launch) read. Without a further "
-                        "word it asks questions; default asks nothing; update brings an old file into today's form.",
-                        "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
-                        "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
+const HelpText kConfigHelp = {
+    "hasten config [default|update] [OPTIONS]",
+    "Writes the configuration that hasten launch (and accelerate launch) read. Without a further "
+    "word it asks questions; default asks nothing; update brings an old file into today's form.",
+    "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
+    "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
 
 int ask(const std::string& path, const std::string& precision) {
   if (!precision.empty()) launcher::basic_config(precision, 0);  // refuses other words before the first question
@@ -53,7 +54,7 @@ int update(const std::string& path) {
 
 int config(const std::vector<std::string>& words) {
   const CommandLine line = read_options("config", config_options(), words, 1);
-  if (line.help) return std::cout << help_of(kHelp, config_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kConfigHelp, config_options(), colours_wanted()), 0;
   const std::string path =
       line.has("config_file") ? line.text("config_file") : launcher::default_config_path(Environment::current());
   const std::string what = line.rest.empty() ? "" : line.rest.front();

@@ -22,11 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const HelpText kHelp = {"hasten convert IN OUT [OPTIONS]",
-                        "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a "
-                        "checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
-                        "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
-                        "Nothing in IN is executed. Memory does not grow with the model."};
+const HelpText kConvertHelp = {"hasten convert IN OUT [OPTIONS]",
+                               "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a "
+                               "checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
+                               "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
+                               "Nothing in IN is executed. Memory does not grow with the model."};
 
 const HelpText kZeroHelp = {
     "hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR [OPTIONS]",
@@ -102,7 +102,7 @@ void write_numbered(const std::string& folder, const std::vector<files::PythonVa
 int convert(const std::vector<std::string>& words) {
   const launcher::CommandLine line = read_words("convert", convert_options(), words, "a source and an output", 2, 2);
   if (line.help) {
-    std::cout << help_of(kHelp, convert_options(), colours_wanted());
+    std::cout << help_of(kConvertHelp, convert_options(), colours_wanted());
     return 0;
   }
   const std::string to = line.has("to") ? line.text("to") : "safetensors";

@@ -32,9 +32,9 @@ namespace {
 namespace fs = std::filesystem;
 using core::Value;
 
-const HelpText kHelp = {"hasten env [OPTIONS]",
-                        "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.",
-                        ""};
+const HelpText kEnvHelp = {
+    "hasten env [OPTIONS]",
+    "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.", ""};
 
 std::string system_name() {
   utsname name = {};
@@ -149,7 +149,7 @@ void print(const std::string& name, const Value& value) {
 
 int env(const std::vector<std::string>& words) {
   const launcher::CommandLine line = read_options("env", env_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, env_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kEnvHelp, env_options(), colours_wanted()), 0;
   const Environment environment = Environment::current();
   const Value all = facts(environment, chosen_config(line, environment));
   if (line.has("json")) {

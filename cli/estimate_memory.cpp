@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using core::Value;
 
-const HelpText kHelp = {
+const HelpText kEstimateMemoryHelp = {
     "hasten estimate-memory [OPTIONS] MODEL",
     "Prints the memory that a model's weights take in several dtypes, and that training with Adam takes. MODEL is a "
     "weight file, an index, a folder, or a repository of a hub (\"name\" or \"organisation/name\"); only headers are "
@@ -176,7 +176,7 @@ files::Catalog open_model(const std::string& model) {
 int estimate_memory(const std::vector<std::string>& words) {
   const auto& options = estimate_memory_options();
   const launcher::CommandLine line = read_options("estimate-memory", options, words, 1);
-  if (line.help) return std::cout << help_of(kHelp, options, colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kEstimateMemoryHelp, options, colours_wanted()), 0;
   if (line.rest.empty())
     throw UsageError(Origin{"estimate-memory"}, "no model is named. See hasten estimate-memory --help.");
   const std::string model = line.rest.front();

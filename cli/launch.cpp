@@ -33,7 +33,7 @@ using launcher::Program;
 using launcher::ProgramKind;
 using launcher::RunPlan;
 
-const HelpText kHelp = {
+const HelpText kLaunchHelp = {
     "hasten launch [OPTIONS] PROGRAM [ARGUMENTS]",
     "Runs PROGRAM (or SCRIPT.py, with python3) in several processes. Options are those of torchrun and of "
     "accelerate "
@@ -96,7 +96,7 @@ launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const R
 
 int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings, const Environment& environment) {
   if (!settings.problems().empty()) launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
-  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kLaunchHelp.usage);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
   return launcher::run_remote(plan, self, environment, shutdown_timeout);
@@ -131,11 +131,11 @@ bool take_all(CommandLine& line) {
 }
 
 // `task` comes from another machine's launcher; null at the user's own command.
-int launch(const std::vector<std::string>& words, const launcher::RemoteTask* task) {
+int launch_as(const std::vector<std::string>& words, const launcher::RemoteTask* task) {
   CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
   const bool explain_all = take_all(line);
   if (line.help) {
-    std::cout << help_of(kHelp, launcher::launch_options(), colours_wanted());
+    std::cout << help_of(kLaunchHelp, launcher::launch_options(), colours_wanted());
     return 0;
   }
   const Environment environment = Environment::current();
@@ -155,18 +155,18 @@ int launch(const std::vector<std::string>& words, const launcher::RemoteTask* ta
     std::cout << explained_devices(settings, machine, plan.num_local_processes, environment);
     return 0;
   }
-  if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kLaunchHelp.usage);
   return run(settings, plan, machine, line.rest);
 }
 
 }  // namespace
 
 int launch(const std::vector<std::string>& words) {
-  return launch(words, nullptr);
+  return launch_as(words, nullptr);
 }
 
 int launch_here(const launcher::RemoteTask& task) {
-  return launch(task.words, &task);
+  return launch_as(task.words, &task);
 }
 
 }  // namespace hasten::cli

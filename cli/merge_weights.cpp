@@ -17,7 +17,7 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {
+const HelpText kMergeWeightsHelp = {
     "hasten merge-weights CHECKPOINT_DIRECTORY OUTPUT_PATH [OPTIONS]",
     "Merges the weights of a sharded checkpoint (FSDP, DCP, DeepSpeed, hasten) into model.safetensors in OUTPUT_PATH. "
     "CHECKPOINT_DIRECTORY may be the folder above pytorch_model_fsdp_0.",
@@ -29,7 +29,7 @@ int merge_weights(const std::vector<std::string>& words) {
   const launcher::CommandLine line =
       read_words("merge-weights", merge_weights_options(), words, "CHECKPOINT_DIRECTORY and OUTPUT_PATH", 2, 2);
   if (line.help) {
-    std::cout << help_of(kHelp, merge_weights_options(), colours_wanted());
+    std::cout << help_of(kMergeWeightsHelp, merge_weights_options(), colours_wanted());
     return 0;
   }
   const std::string &from = line.rest[0], &to = line.rest[1];

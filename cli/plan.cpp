@@ -19,7 +19,7 @@ namespace {
 
 using launcher::CommandLine;
 
-const HelpText kHelp = {
+const HelpText kPlanHelp = {
     "hasten plan [OPTIONS] MODEL",
     "Prints memory, step time and use of the devices for layouts of a training, and names the one to take. MODEL is a "
     "config.json of transformers or its folder, a repository of a hub, JSON of the fields below or of a module tree, a "
@@ -89,7 +89,7 @@ int plan_measure(const CommandLine& line) {
 
 int plan_command(const std::vector<std::string>& words) {
   const CommandLine line = read_options("plan", plan_options(), words, 1);
-  if (line.help) return std::cout << help_of(kHelp, plan_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kPlanHelp, plan_options(), colours_wanted()), 0;
   if (line.has("measure")) return plan_measure(line);
   if (line.has("memory") && line.rest.empty())
     throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");

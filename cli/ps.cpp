@@ -11,7 +11,7 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {
+const HelpText kPsHelp = {
     "hasten ps", "Lists the runs of this user on this machine.",
     "RUN is the run's id, or the process of its first rank. hasten watch, stacks and trace take it, a "
     "process of the run, or the program's name."};
@@ -29,7 +29,7 @@ double samples_per_second(const flight::Snapshot& snapshot) {
 
 int ps(const std::vector<std::string>& words) {
   const auto line = read_options("ps", no_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, no_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kPsHelp, no_options(), colours_wanted()), 0;
   std::vector<std::vector<std::string>> rows = {{"RUN", "PROGRAM", "RANKS", "STEP", "SAMPLES/S", "STATE"}};
   for (const Run& run : find_runs()) {
     const flight::Snapshot snapshot = run.read();

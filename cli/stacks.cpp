@@ -13,7 +13,7 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {
+const HelpText kStacksHelp = {
     "hasten stacks [RUN] [OPTIONS]", "Prints where the threads of a run's ranks on this machine stand now.",
     "~ marks functions that were found on the stack without unwinding. For Python workers the command "
     "of py-spy is printed."};
@@ -55,7 +55,7 @@ void print_rank(const flight::PageView& page) {
 
 int stacks(const std::vector<std::string>& words) {
   const auto line = read_options("stacks", stacks_options(), run_behind_options(words), 1);
-  if (line.help) return std::cout << help_of(kHelp, stacks_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kStacksHelp, stacks_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
   const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
   std::vector<const flight::PageView*> chosen;

@@ -10,17 +10,17 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {"hasten test [OPTIONS]",
-                        "Checks collectives, the sharing out of samples, data parallelism and random numbers "
-                        "on the processes that "
-                        "hasten launch would start.",
-                        "Exit code: 0 if all holds, 1 if not."};
+const HelpText kTestHelp = {"hasten test [OPTIONS]",
+                            "Checks collectives, the sharing out of samples, data parallelism and random numbers "
+                            "on the processes that "
+                            "hasten launch would start.",
+                            "Exit code: 0 if all holds, 1 if not."};
 
 }  // namespace
 
 int test(const std::vector<std::string>& words) {
   const launcher::CommandLine line = read_options("test", test_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, test_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kTestHelp, test_options(), colours_wanted()), 0;
   std::vector<std::string> to_launch = {"--no_python"};
   for (const char* option : {"config_file", "num_processes"}) {
     if (line.has(option)) to_launch.insert(to_launch.end(), {std::string("--") + option, line.text(option)});

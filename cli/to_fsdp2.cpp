@@ -12,7 +12,7 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {
+const HelpText kToFsdp2Help = {
     "hasten to-fsdp2 --config_file FILE (--overwrite | --output_file FILE)",
     "Converts the section fsdp_config of a configuration from FSDP 1 to FSDP 2. Other keys stay as they are.", ""};
 
@@ -20,7 +20,7 @@ const HelpText kHelp = {
 
 int to_fsdp2(const std::vector<std::string>& words) {
   const auto line = read_options("to-fsdp2", to_fsdp2_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, to_fsdp2_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kToFsdp2Help, to_fsdp2_options(), colours_wanted()), 0;
   if (!line.has("config_file")) throw UsageError({"to-fsdp2"}, "no configuration is named. Give --config_file.");
   const bool overwrite = line.has("overwrite");
   if (!overwrite && !line.has("output_file")) {

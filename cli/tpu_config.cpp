@@ -23,9 +23,9 @@ namespace {
 using core::Value;
 using launcher::CommandLine;
 
-const HelpText kHelp = {"hasten tpu-config [OPTIONS]",
-                        "Runs commands on every machine of a TPU pod with gcloud, before hasten launch is used there.",
-                        ""};
+const HelpText kTpuConfigHelp = {
+    "hasten tpu-config [OPTIONS]",
+    "Runs commands on every machine of a TPU pod with gcloud, before hasten launch is used there.", ""};
 
 // The options that the configuration file can give as well.
 struct Pod {
@@ -106,7 +106,7 @@ int run(const std::vector<std::string>& words) {
 
 int tpu_config(const std::vector<std::string>& words) {
   const CommandLine line = read_options("tpu-config", tpu_config_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, tpu_config_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kTpuConfigHelp, tpu_config_options(), colours_wanted()), 0;
   const std::optional<launcher::Config> config = chosen_config(line, Environment::current());
   const Pod pod = pod_of(line, config);
   check(pod);

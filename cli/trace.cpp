@@ -24,10 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 using flight::WishState;
 
-const HelpText kHelp = {"hasten trace [RUN] [OPTIONS]",
-                        "Writes a profile of the next steps of a run's ranks on this machine into one file.",
-                        "The file is for Perfetto (ui.perfetto.dev) and chrome://tracing. Each rank's processes begin "
-                        "with its number. The ranks look for the wish behind a step of an Accelerator's optimizer."};
+const HelpText kTraceHelp = {
+    "hasten trace [RUN] [OPTIONS]",
+    "Writes a profile of the next steps of a run's ranks on this machine into one file.",
+    "The file is for Perfetto (ui.perfetto.dev) and chrome://tracing. Each rank's processes begin "
+    "with its number. The ranks look for the wish behind a step of an Accelerator's optimizer."};
 
 constexpr auto kLook = std::chrono::milliseconds(50);
 
@@ -167,7 +168,7 @@ const std::vector<launcher::OptionGroup>& trace_options() {
 
 int trace(const std::vector<std::string>& words) {
   const auto line = read_options("trace", trace_options(), run_behind_options(words), 1);
-  if (line.help) return std::cout << help_of(kHelp, trace_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kTraceHelp, trace_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
   const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
   const auto pages = pages_to_ask(run);

@@ -18,7 +18,7 @@ namespace {
 
 using launcher::CommandLine;
 
-const HelpText kHelp = {
+const HelpText kVerifyHelp = {
     "hasten verify [OPTIONS] PROGRAM [ARGUMENTS]\n       hasten verify --compare FILE FILE",
     "Runs PROGRAM on one process, which computes what N would, and on N, and compares the two step by step: samples, "
     "losses, gradients, rates, parameters, buffers. Names the first thing that differs, with the likely cause. Options "
@@ -178,10 +178,10 @@ const std::vector<launcher::OptionGroup>& verify_options() {
 
 int verify_command(const std::vector<std::string>& words) {
   const CommandLine line = launcher::read_command_line(verify_options(), words);
-  if (line.help) return std::cout << help_of(kHelp, verify_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kVerifyHelp, verify_options(), colours_wanted()), 0;
   if (!line.problems.empty()) launcher::refuse("verify", line.problems, "See hasten verify --help.");
   if (line.has("compare")) return compare_files(line);
-  if (line.rest.empty()) throw UsageError({"verify"}, "no program is given. Usage: ", kHelp.usage);
+  if (line.rest.empty()) throw UsageError({"verify"}, "no program is given. Usage: ", kVerifyHelp.usage);
   const int num_processes = number_of<int>(line, "num_processes", 2);
   if (line.has("record")) return record(line, num_processes);
   if (num_processes < 2) {

@@ -18,11 +18,11 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kHelp = {"hasten watch [RUN] [OPTIONS]",
-                        "Shows what the ranks of a run on this machine do, each second until it ends.",
-                        "own is the time of a step outside of collectives, wait the share inside. The rank that waits "
-                        "least is the one that "
-                        "the others wait for."};
+const HelpText kWatchHelp = {
+    "hasten watch [RUN] [OPTIONS]", "Shows what the ranks of a run on this machine do, each second until it ends.",
+    "own is the time of a step outside of collectives, wait the share inside. The rank that waits "
+    "least is the one that "
+    "the others wait for."};
 
 constexpr auto kInterval = std::chrono::seconds(1);
 
@@ -62,7 +62,7 @@ bool has_ended(const flight::Snapshot& snapshot) {
 
 int watch(const std::vector<std::string>& words) {
   const auto line = read_options("watch", watch_options(), run_behind_options(words), 1);
-  if (line.help) return std::cout << help_of(kHelp, watch_options(), colours_wanted()), 0;
+  if (line.help) return std::cout << help_of(kWatchHelp, watch_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
   const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
   flight::Snapshot before = run.read();

@@ -36,6 +36,7 @@ function(hasten_discover_suites program prefix label timeout)
   # What has not been built yet fails by name and is not left out.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${program}_include.cmake)
   file(WRITE ${include} "if(EXISTS [=[${output}]=])\n  include([=[${output}]=])\nelse()\n"
-    "  add_test(${program}_NOT_BUILT ${program}_NOT_BUILT)\nendif()\n")
+    "  add_test(${program}_NOT_BUILT ${program}_NOT_BUILT)\n"
+    "  set_tests_properties(${program}_NOT_BUILT PROPERTIES LABELS ${label})\nendif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})
 endfunction()

@@ -123,50 +123,49 @@ TEST(RanksOnGpus, AStepDoesNotWaitForTheDevice) {
       quiet_options());
 }
 
-// Kernels that the exchange adds to a backward, for each rank.
-double kernels_of_exchange(int num_layers, bool norm) {
+// Kernels of all ranks in a run of `steps` backwards of nets of linear layers, which are prepared or not. Counts are
+// the process's, so a run is counted from before its ranks start until they have ended.
+int64_t kernels_of_run(int num_layers, int steps, bool prepared) {
   std::vector<torch::nn::Sequential> nets;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     torch::nn::Sequential net;
     for (int layer = 0; layer < num_layers; ++layer) net->push_back(torch::nn::Linear(8, 8));
-    if (norm) net->push_back(torch::nn::BatchNorm1d(8));
     nets.push_back(net);
   }
-  double with = 0, without = 0;
-  run_on_gpus(
-      2,
-      [&](Accelerator& accelerator) {
-        const auto x = torch::ones({4, 8}, accelerator.device());
-        const auto rank = static_cast<size_t>(accelerator.rank());
-        const auto count = [&](const auto& backward) {
-          for (int i = 0; i < 3; ++i) backward();
-          accelerator.wait_for_everyone();
-          const auto kernels = testing::kernels_of([&] {
-            backward();
-            accelerator.wait_for_everyone();
-          });
-          accelerator.wait_for_everyone();
-          return static_cast<double>(kernels) / 2;
-        };
-        auto plain = nets[rank + 2];
-        plain->to(accelerator.device());
-        const double alone = count([&] {
-          for (auto& parameter : plain->parameters()) parameter.mutable_grad() = at::Tensor();
-          plain->forward(x).sum().backward();
-        });
-        auto model = accelerator.prepare(nets[rank]);
-        const double together = count([&] {
-          for (auto& parameter : nets[rank]->parameters()) parameter.mutable_grad() = at::Tensor();
-          accelerator.backward(model(x).sum());
-        });
-        if (rank == 0) with = together, without = alone;
-      },
-      quiet_options());
-  return with - without;
+  return testing::kernels_of([&] {
+    run_on_gpus(
+        2,
+        [&](Accelerator& accelerator) {
+          auto net = nets[static_cast<size_t>(accelerator.rank())];
+          const auto x = torch::ones({4, 8}, accelerator.device());
+          const auto repeat = [&](const auto& backward) {
+            for (int i = 0; i < steps; ++i) {
+              for (auto& parameter : net->parameters()) parameter.mutable_grad() = at::Tensor();
+              backward();
+            }
+          };
+          if (prepared) {
+            auto model = accelerator.prepare(net);
+            repeat([&] { accelerator.backward(model(x).sum()); });
+          } else {
+            net->to(accelerator.device());
+            repeat([&] { net->forward(x).sum().backward(); });
+          }
+        },
+        quiet_options());
+  });
+}
+
+// Kernels that the exchange adds to a backward, for each rank, once the first steps have made what is made once.
+double kernels_of_exchange(int num_layers) {
+  const auto of_four_steps = [&](bool prepared) {
+    return static_cast<double>(kernels_of_run(num_layers, 7, prepared) - kernels_of_run(num_layers, 3, prepared));
+  };
+  return (of_four_steps(true) - of_four_steps(false)) / (4 * 2);
 }
 
 TEST(RanksOnGpus, AGradientTakesOneKernelOfTheExchange) {
-  const double few = kernels_of_exchange(4, false), many = kernels_of_exchange(12, false);
+  const double few = kernels_of_exchange(4), many = kernels_of_exchange(12);
   EXPECT_LE((many - few) / 16, 1.05);  // 16 more gradients
 }
 
