@@ -115,7 +115,7 @@ struct AcceleratorOptions {
   std::optional<DeepSpeedPlugin> deepspeed = {};
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
   /// Accelerate's MegatronLMPlugin by its fields, instead of sizes in `parallel`: `core::Value::map({{"tp_degree",
-  /// 2}})`. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md#megatron-lm).
+  /// 2}})`. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md).
   std::optional<core::Value> megatron_lm = {};
   /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
   /// activation_checkpointing sets the same.
