@@ -22,11 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const HelpText kConvertHelp = {"hasten convert IN OUT [OPTIONS]",
-                               "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a "
-                               "checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
-                               "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
-                               "Nothing in IN is executed. Memory does not grow with the model."};
+const HelpText kConvertHelp = {
+    "hasten convert IN OUT [OPTIONS]",
+    "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a "
+    "checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
+    "DeepSpeed, Megatron-LM or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
+    "Nothing in IN is executed. Memory does not grow with the model."};
 
 const HelpText kZeroHelp = {
     "hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR [OPTIONS]",

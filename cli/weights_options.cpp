@@ -26,7 +26,7 @@ Option tag() {
           .letter = 't',
           .peers = launcher::kHasten,
           .value = "NAME",
-          .help = "The DeepSpeed checkpoint's tag instead of the one that 'latest' names"};
+          .help = "The tag of a DeepSpeed checkpoint, or the iteration of a Megatron-LM one, instead of the latest"};
 }
 
 Option exclude_frozen(std::string_view name) {
@@ -66,7 +66,8 @@ const std::vector<OptionGroup>& convert_options() {
          .kind = kChoice,
          .peers = launcher::kHasten,
          .fallback = "found out",
-         .choices = "safetensors torch hasten dcp fsdp deepspeed accelerate",
+         .choices =
+             "safetensors torch hasten dcp fsdp deepspeed accelerate megatron megatron_transformers megatron_own",
          .help = "The form of IN"},
         {.name = "dtype",
          .kind = kChoice,

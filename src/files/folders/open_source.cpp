@@ -14,6 +14,7 @@
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
 #include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/megatron_folder.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/hf_index.h"
 #include "hasten/files/safetensors/safetensors_header.h"
@@ -167,17 +168,20 @@ std::vector<std::string> sharded_files(const std::string& folder) {
                        "Load it with the same number of processes in PyTorch and save a full or sharded state_dict.");
     }
   }
-  throw UsageError(kOrigin, "'", folder,
-                   "' is no folder of weights: expected manifest.json, model.safetensors, pytorch_model.bin, an index, "
-                   ".metadata (DCP), pytorch_model_fsdp_0 or latest (DeepSpeed); it ",
-                   names.empty()        ? "is empty"
-                   : names.size() <= 20 ? "has " + join(names)
-                                        : text("has ", names.size(), " files"),
-                   ". Give the folder or file of the weights.");
+  throw UsageError(
+      kOrigin, "'", folder,
+      "' is no folder of weights: expected manifest.json, model.safetensors, pytorch_model.bin, an index, "
+      ".metadata (DCP), pytorch_model_fsdp_0, latest (DeepSpeed) or latest_checkpointed_iteration.txt (Megatron-LM); "
+      "it ",
+      names.empty()        ? "is empty"
+      : names.size() <= 20 ? "has " + join(names)
+                           : text("has ", names.size(), " files"),
+      ". Give the folder or file of the weights.");
 }
 
 std::string form_of_folder(const std::string& folder, const std::string& part) {
   if (has_entry(folder, std::string(kManifestFile))) return "hasten";
+  if (is_megatron(folder)) return "megatron";  // some are folders of DCP, under Megatron's names
   if (DcpFolder::is_dcp(folder)) return "dcp";
   if (!fsdp_folder(folder, part).empty() || has_entry(folder, "pytorch_model_fsdp.bin")) return "fsdp";
   if (is_deepspeed(folder)) return "deepspeed";
@@ -265,6 +269,17 @@ TensorSourcePtr open_deepspeed(const std::string& path, const SourceOptions& opt
   return folder.moments;
 }
 
+TensorSourcePtr open_megatron(const std::string& path, const std::string& form, const SourceOptions& options) {
+  if (!options.part.empty() && options.part != "model") {
+    throw UsageError(kOrigin, "'", path, "' is a folder of Megatron-LM, of which weights alone are read; part '",
+                     options.part, "' is asked for. Leave it out (--only model).");
+  }
+  const auto names = form == "megatron_own"            ? MegatronNames::kMegatron
+                     : form == "megatron_transformers" ? MegatronNames::kTransformers
+                                                       : MegatronNames::kModel;
+  return open_megatron_folder(path, {.tag = options.tag, .names = names}).weights;
+}
+
 TensorSourcePtr open_folder(const std::string& path, const SourceOptions& options) {
   const std::string form = options.form.empty() ? form_of_folder(path, options.part) : options.form;
   if (options.exclude_frozen_parameters && form != "deepspeed") {
@@ -274,6 +289,7 @@ TensorSourcePtr open_folder(const std::string& path, const SourceOptions& option
   }
   if (form == "hasten") return part_of_hasten(path, options.part);
   if (form == "deepspeed") return open_deepspeed(path, options);
+  if (form.starts_with("megatron")) return open_megatron(path, form, options);
   if (form == "dcp") return DcpFolder::open(path).tensors();
   if (form == "fsdp") {
     if (const std::string folder = fsdp_folder(path, options.part); !folder.empty())
@@ -300,8 +316,9 @@ TensorSourcePtr renamed(TensorSourcePtr source, const std::function<std::string(
 }
 
 TensorSourcePtr open_source(const std::string& path, const SourceOptions& options) {
-  static const std::vector<std::string> kForms{"safetensors", "torch",     "hasten",    "dcp",
-                                               "fsdp",        "deepspeed", "accelerate"};
+  static const std::vector<std::string> kForms{
+      "safetensors", "torch",      "hasten",   "dcp",          "fsdp",
+      "deepspeed",   "accelerate", "megatron", "megatron_own", "megatron_transformers"};
   if (!options.form.empty() && std::find(kForms.begin(), kForms.end(), options.form) == kForms.end()) {
     throw UsageError(kOrigin, "there is no form '", options.form, "'", guess_end(options.form, kForms),
                      " Expected one of ", join(kForms), ".");

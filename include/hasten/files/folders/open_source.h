@@ -9,9 +9,9 @@
 namespace hasten::files {
 
 struct SourceOptions {
-  /// "": found out. "safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed", "accelerate" to insist on one.
+  /// "": found out. "safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed", "accelerate", "megatron" to insist.
   std::string form = {};
-  /// DeepSpeed's tag; "": the one that `latest` names.
+  /// DeepSpeed's tag, or Megatron-LM's iteration; "": the one that `latest` names.
   std::string tag = {};
   /// Which part of a folder with several: "model", "model_1", "optimizer". "": the model, or all there is.
   std::string part = {};
@@ -19,12 +19,12 @@ struct SourceOptions {
 };
 
 /// Opens a file (safetensors, torch.save, an index) or a folder. Folders: hasten's checkpoint, Hugging Face's model,
-/// Accelerate's state, DCP, FSDP, DeepSpeed; also a parent of pytorch_model_fsdp_0.
+/// Accelerate's state, DCP, FSDP, DeepSpeed, Megatron-LM; also a parent of pytorch_model_fsdp_0.
 /// Blocks: on headers. Throws: UsageError for a path that is not there or of no known form, naming what is there;
 /// DataError for a damaged file.
 TensorSourcePtr open_source(const std::string& path, const SourceOptions& options = {});
 
-/// Returns the form that open_source would take: "safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed".
+/// Returns the form that open_source would take: "safetensors", "torch", "dcp", "deepspeed", "megatron" …
 /// Throws: UsageError as open_source.
 std::string form_of(const std::string& path);
 
