@@ -123,7 +123,7 @@ struct T5 {
 template <class Kind>
 void train(const Settings& o, const torch::Tensor& text) {
   hasten::Accelerator accelerator(
-      {.cpu = true, .seed = 42, .megatron_lm = hasten::core::Value::map({{"lr_decay_style", "cosine"}})});
+      {.cpu = true, .seed = 42, .megatron_lm = hasten::MegatronLmPlugin{.lr_decay_style = "cosine"}});
   auto net = Kind::make();
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(5e-3));
   const int64_t steps = o.epochs * (text.size(0) / o.batch);

@@ -22,4 +22,5 @@
 #include "hasten/parallel/model/channels_last.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
 #include "hasten/process/stop.h"
+#include "hasten/settings/megatron_lm_plugin.h"
 #include "hasten/tracking/run/progress.h"

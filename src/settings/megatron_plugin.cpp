@@ -352,8 +352,11 @@ std::vector<std::string> MegatronPlugin::remarks() const {
     all.push_back(text("num_micro_batches ", batches, " is below pp_degree ", stages, ": the stages wait for ",
                        100 * (stages - 1) / (stages - 1 + batches), " % of a step. Give more of them."));
   }
-  if (!fields_.at("train_iters").is_null() && !fields_.at("train_samples").is_null()) {
-    all.emplace_back("train_iters and train_samples are both given; train_iters counts.");
+  for (const auto& [steps, samples] :
+       {std::pair("train_iters", "train_samples"), std::pair("lr_decay_iters", "lr_decay_samples"),
+        std::pair("lr_warmup_iters", "lr_warmup_samples")}) {
+    if (!fields_.at(steps).is_null() && !fields_.at(samples).is_null())
+      all.push_back(text(steps, " and ", samples, " are both given; ", steps, " counts."));
   }
   return all;
 }
