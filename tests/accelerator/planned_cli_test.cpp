@@ -48,7 +48,8 @@ TEST(Planned, TheOptionsOfEachLayoutStartARunOfIt) {
                                                  Planned{"tp=1,pp=1", "zero1", "tp 1 pp 1 stage 1 of 2\n"},
                                                  Planned{"tp=1,pp=1", "zero2", "tp 1 pp 1 stage 2 of 2\n"},
                                                  Planned{"tp=1,pp=1", "zero3", "tp 1 pp 1 stage 3 of 2\n"},
-                                                 Planned{"tp=2,pp=1", "ddp", "tp 2 pp 1 stage 0 of 2\n"}}) {
+                                                 Planned{"tp=2,pp=1", "ddp", "tp 2 pp 1 stage 0 of 2\n"},
+                                                 Planned{"tp=1,pp=2", "ddp", "tp 1 pp 2 stage 0 of 2\n"}}) {
     const auto planned =
         test::run_command({hasten, "plan", "gpt2", "--device", "cpu", "--devices", "2", "--batch", "8", "--sequence",
                            "64", "--json", "--layout", layout, "--strategies", strategies});

@@ -114,8 +114,8 @@ struct AcceleratorOptions {
   /// which the first is selected at first.
   std::optional<DeepSpeedPlugin> deepspeed = {};
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
-  /// Accelerate's MegatronLMPlugin by its fields, instead of sizes in `parallel`: `core::Value::map({{"tp_degree",
-  /// 2}})`. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md).
+  /// Accelerate's MegatronLMPlugin, instead of sizes in `parallel`: `MegatronLmPlugin{.tp_degree = 2}`, or a map of its
+  /// fields. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md).
   std::optional<core::Value> megatron_lm = {};
   /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
   /// activation_checkpointing sets the same.
