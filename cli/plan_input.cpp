@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "hasten/core/env.h"
@@ -11,6 +12,7 @@
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/core/sentence.h"
+#include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
 #include "hasten/files/base/dtype.h"
@@ -87,9 +89,9 @@ plan::ModelShape shape_of_name(const std::string& model) {
                    join(plan::preset_model_names()), guess_end(model, plan::preset_model_names()));
 }
 
-// "bf16" and the like of a flag's value, as Environment::flag reads it.
+// A flag's value, which the command line has checked.
 bool is_true(const std::string& word) {
-  return word == "1" || word == "True" || word == "true" || word == "yes" || word == "on";
+  return core::parse_flag(word).value_or(false);
 }
 
 plan::ModelShape shape_of_fields(const CommandLine& line) {
@@ -122,7 +124,8 @@ void fix_part(const std::string& name, const std::string& value, plan::SearchOpt
   } else if (name == "recompute") {
     options.recompute = plan::parse_recompute(value);
   } else if (name == "sp") {
-    options.sequence_parallel = is_true(value);
+    options.sequence_parallel = core::parse_flag(value);
+    if (!options.sequence_parallel) throw UsageError(kOrigin, "--layout: sp is '", value, "'; expected true or false.");
   } else if (name == "order") {
     options.base.order = plan::parse_order(value);
   } else if (name == "overlap") {
@@ -145,15 +148,16 @@ std::vector<std::string> parts_of(const std::string& list) {
 }
 
 void fix_parts(const std::string& layout, plan::SearchOptions& options) {
-  bool named_zero = false;
+  std::set<std::string> named;
   for (const std::string& part : parts_of(layout)) {
     const size_t equals = part.find('=');
     if (equals == std::string::npos)
       throw UsageError(kOrigin, "--layout: '", part, "' has no '='; expected parts such as tp=8.");
-    fix_part(part.substr(0, equals), part.substr(equals + 1), options);
-    named_zero |= part.starts_with("zero=");
+    const std::string name = part.substr(0, equals);
+    if (!named.insert(name).second) throw UsageError(kOrigin, "--layout: '", name, "' is given twice. Give it once.");
+    fix_part(name, part.substr(equals + 1), options);
   }
-  if (options.shard && !named_zero) options.data_parallel = {plan::DataParallel::kZero3};
+  if (options.shard && named.count("zero") == 0) options.data_parallel = {plan::DataParallel::kZero3};
 }
 
 }  // namespace

@@ -30,6 +30,28 @@ std::string fitting_changes(const LayoutSizes& sizes, int64_t world_size) {
   return join(used.empty() ? unused : used, " or ");
 }
 
+// "tp 3", or "tp 2 x pp 3 = 6".
+std::string product_text(const LayoutSizes& sizes) {
+  int in_use = 0;
+  for (const Axis axis : kAxes) in_use += sizes[axis] != 1 ? 1 : 0;
+  return in_use == 1 ? layout_text(sizes) : text(layout_text(sizes), " = ", num_ranks(sizes));
+}
+
+// Sizes of the axes in use each of which alone would let the product divide the world, as "tp may be 1, 2, 4, 8".
+std::string dividing_sizes(const LayoutSizes& sizes, int64_t world_size) {
+  std::vector<std::string> words;
+  for (const Axis axis : kAxes) {
+    const int64_t others = num_ranks(sizes) / sizes[axis];
+    if (sizes[axis] == 1 || world_size % others != 0) continue;
+    std::vector<int64_t> fitting;
+    for (int64_t size = 1; size <= world_size / others; ++size) {
+      if (world_size / others % size == 0) fitting.push_back(size);
+    }
+    words.push_back(text(axis_name(axis), " may be ", join(fitting)));
+  }
+  return join(words, ", or ");
+}
+
 void check_sizes(const LayoutSizes& sizes) {
   const Origin origin{"plan"};
   int open = 0;
@@ -93,8 +115,11 @@ LayoutSizes fit_to_world(LayoutSizes sizes, int64_t world_size) {
     if (world_size % others != 0) {
       LayoutSizes known = sizes;
       known[axis] = 1;
-      throw UsageError(origin, layout_text(known), " = ", others, " does not divide the world of ", world_size,
-                       ", so that no ", axis_name(axis), " fills it. Change one of the other sizes.");
+      const std::string changes = dividing_sizes(known, world_size);
+      throw UsageError(origin, product_text(known), " does not divide the world of ", world_size, ", so that no ",
+                       axis_name(axis), " fills it; ",
+                       changes.empty() ? "no change of one axis would do. Give sizes whose product divides the world."
+                                       : changes + ".");
     }
     sizes[axis] = static_cast<int>(world_size / others);
   }

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 
+#include "files/memory_source.h"
 #include "hasten/core/error.h"
 #include "hasten/files/folders/offload_folder.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "support/folder.h"
 
 namespace hasten::files {
@@ -68,6 +70,47 @@ TEST_F(CatalogTest, ATruncatedOrMissingFileIsNamed) {
             }).find("has 20 bytes, the index says 24"),
             std::string::npos);
   EXPECT_NE(hasten::testing::words_of<DataError>([&] { catalog.read_all("t.h.10.n", &count); }).find("t.h.10.n.dat"),
+            std::string::npos);
+}
+
+TEST_F(CatalogTest, AnEntryOfASafetensorsFileIsReadInItsDtypeAndNullIsNoFile) {
+  testing::MemorySource source;
+  source.add("w", {2}, {1.5F, -2.0F});
+  write_weights(real_disk(), source, path("w.safetensors"));
+  const float plain = 7;
+  write_offload_weight(path("folder"), {"plain", Dtype::kFloat32, {}}, &plain);
+  const auto index = core::Value::parse_json(R"({
+      "half": {"safetensors_file": ")" + path("w.safetensors") +
+                                                 R"(", "weight_name": "w", "dtype": "float16"},
+      "same": {"safetensors_file": ")" + path("w.safetensors") +
+                                                 R"(", "weight_name": "w"},
+      "plain": {"safetensors_file": null, "dtype": "float32", "shape": []}})",
+                                             "index");
+
+  const auto opened = open_offload_index(index, path("folder"));
+  std::vector<uint16_t> half(2);
+  float value = 0;
+  opened->read_all("half", half.data());
+  opened->read_all("plain", &value);
+
+  EXPECT_EQ(opened->info("half").dtype, Dtype::kFloat16);
+  EXPECT_EQ(half, (std::vector<uint16_t>{0x3E00, 0xC000}));
+  EXPECT_FALSE(opened->location("half").has_value()) << "the file's bytes are of another dtype";
+  EXPECT_EQ(opened->info("same").dtype, Dtype::kFloat32);
+  EXPECT_TRUE(opened->location("same").has_value());
+  EXPECT_EQ(value, 7);
+}
+
+TEST_F(CatalogTest, AnEntrysDtypeThatIsNoneIsRefused) {
+  testing::MemorySource source;
+  source.add("w", {1}, {1});
+  write_weights(real_disk(), source, path("w.safetensors"));
+  const auto index = core::Value::parse_json(
+      R"({"w": {"safetensors_file": ")" + path("w.safetensors") + R"(", "dtype": "float15"}})", "index");
+
+  EXPECT_NE(hasten::testing::words_of<DataError>([&] {
+              open_offload_index(index, path("folder"));
+            }).find("asks for the dtype \"float15\" of a tensor of float32"),
             std::string::npos);
 }
 

@@ -193,6 +193,24 @@ TEST(Pickle, DamageIsToldWithTheByte) {
   }
 }
 
+TEST(Pickle, WhatHasNoHashIsNoKeyAndNoMember) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"}]K\1s.", "a list cannot be a key of a dict or a member of a set"},
+      {"}}K\1s.", "a dict cannot be a key"},
+      {"}(]\x85K\1u.", "a list cannot be a key"},
+      {"\x8f(]\x90.", "a list cannot be a key"},
+      {"(}\x91.", "a dict cannot be a key"},
+      {"c__builtin__\nset\n](]e\x85R.", "a list cannot be a key"},
+      {"ccollections\nOrderedDict\n](]K\1\x86"
+       "e\x85R.",
+       "a list cannot be a key"}};
+  for (const auto& [pickle, why] : cases) {
+    const std::string& bytes = pickle;
+    EXPECT_THAT(([&] { read_pickle(bytes, "p"); }), ThrowsMessage<DataError>(HasSubstr(why))) << bytes;
+  }
+  EXPECT_EQ(read_pickle("}K\1K\2\x86K\3s.", "p").value.size(), 1U) << "a tuple of numbers is a key";
+}
+
 TEST(Pickle, ATextInThePlaceOfWeightsIsNamedAsOne) {
   for (const char* text : {"{\"a\": 1}", "x\n", "hello world, this is no model\n", "Notes on the model", "[1, 2, 3]"}) {
     EXPECT_THAT([&] { read_pickle(text, "p"); }, ThrowsMessage<DataError>(HasSubstr("it is a text, not weights")))

@@ -57,6 +57,16 @@ TEST(StandIn, EveryFormOfWeightsIsAnsweredWithWhatTheFileIs) {
   }
 }
 
+TEST(StandIn, ATextInThePlaceOfWeightsIsNamedAsOne) {
+  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+    const ScratchFolder folder;
+    put_bytes(folder / name, "hello world, this is no model\n");
+
+    EXPECT_THAT([&] { open_source(folder.path()); }, ThrowsMessage<DataError>(HasSubstr("it is a text, not weights")))
+        << name;
+  }
+}
+
 // A model in many files, with an index; the process may have few files open.
 class ManyFiles : public ::testing::Test {
  protected:

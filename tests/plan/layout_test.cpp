@@ -25,7 +25,12 @@ std::string refusal(const LayoutSizes& sizes, int64_t world) {
 TEST(Layout, minus_one_is_the_rest_of_the_world) {
   EXPECT_EQ(fit_to_world({.pp = 2, .dp_shard = -1, .tp = 4}, 64).dp_shard, 8);
   EXPECT_EQ(fit_to_world({.dp_replicate = -1}, 1).dp_replicate, 1);
-  EXPECT_THAT(refusal({.dp_shard = -1, .tp = 3}, 8), HasSubstr("tp 3 = 3 does not divide the world of 8"));
+  EXPECT_THAT(refusal({.dp_shard = -1, .tp = 3}, 8),
+              HasSubstr("tp 3 does not divide the world of 8, so that no dp_shard fills it; tp may be 1, 2, 4, 8."));
+  EXPECT_THAT(refusal({.pp = 3, .dp_shard = -1, .tp = 2}, 8),
+              HasSubstr("tp 2 x pp 3 = 6 does not divide the world of 8, so that no dp_shard fills it; pp may be 1, 2, "
+                        "4."));
+  EXPECT_THAT(refusal({.pp = 3, .dp_shard = -1, .tp = 5}, 8), HasSubstr("no change of one axis would do"));
   EXPECT_THAT(refusal({.dp_shard = -1, .tp = -1}, 8), HasSubstr("2 axes are -1"));
 }
 

@@ -7,6 +7,7 @@
 #include "hasten/core/error.h"
 #include "hasten/plan/device_map.h"
 #include "hasten/plan/memory_estimate.h"
+#include "hasten/plan/memory_size.h"
 #include "hasten/plan/module_tree.h"
 #include "support/folder.h"
 
@@ -197,6 +198,15 @@ TEST(DeviceMap, TiesAcrossDevicesAreCountedOnceForEachMemory) {
   EXPECT_EQ(apart[0].extra_bytes, 0);
   EXPECT_EQ(apart[1].names, (std::vector<std::string>{"emb.weight", "head.weight"}));
   EXPECT_EQ(apart[1].extra_bytes, 160);
+}
+
+TEST(MemorySize, TextsAreThoseOfPythonsFloat) {
+  EXPECT_EQ(parse_bytes("2_5.5_0MB"), 25'500'000);
+  EXPECT_EQ(parse_bytes("7_68KiB"), 786'432);
+  EXPECT_EQ(parse_bytes("0GB"), 0);
+  for (const char* wrong : {"1__0KB", "_1KB", "1_GB", "0x10KB", "-1GB", "-0.5KiB", "1,5GB", "GB", "nanGB"})
+    EXPECT_THROW(parse_bytes(wrong), UsageError) << wrong;
+  EXPECT_THROW(parse_bytes(int64_t{-1}), UsageError);
 }
 
 TEST(EstimateTable, ALongNameWidensTheLastColumn) {

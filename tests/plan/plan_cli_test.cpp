@@ -137,6 +137,9 @@ TEST_F(Plan, MistakesAreNamedWithTheRemedy) {
   EXPECT_THAT(refused({"gpt2", "--precision", "fp8"}), HasSubstr("FP8 is not modelled"));
   EXPECT_THAT(refused({"gpt2", "--layout", "pt=2"}), HasSubstr("'pt' is no part of a layout"));
   EXPECT_THAT(refused({"gpt2", "--layout", "tp=two"}), HasSubstr("tp is 'two'"));
+  EXPECT_THAT(refused({"gpt2", "--layout", "tp=1,tp=2"}), HasSubstr("'tp' is given twice"));
+  EXPECT_THAT(refused({"gpt2", "--layout", "sp=maybe"}), HasSubstr("sp is 'maybe'; expected true or false"));
+  EXPECT_THAT(refused({"gpt2", "--tied", "maybe"}), HasSubstr("'maybe' is neither true nor false"));
   EXPECT_THAT(refused({"gpt2", "--devices", "8", "--batch", "8", "--layout", "tp=8"}),
               HasSubstr("tp may be 1, 2, 3, 4, 6, 12"));
   EXPECT_THAT(refused({"gpt2", "--strategies", "zero7"}), HasSubstr("'zero7' is no form of data parallelism"));

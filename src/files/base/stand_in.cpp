@@ -30,6 +30,17 @@ std::string stand_in_of(std::string_view head) {
   return {};
 }
 
+bool is_printable(std::string_view head) {
+  head = head.substr(0, 256);
+  return std::all_of(head.begin(), head.end(),
+                     [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });
+}
+
+void refuse_text(const std::string& path, std::string_view head) {
+  fail_data(path, "it is a text, not weights: it begins with '", head.substr(0, std::min<size_t>(head.find('\n'), 40)),
+            "'. Give the file or folder of the weights.");
+}
+
 void refuse_stand_in(const std::string& path, std::string_view head) {
   if (const std::string words = stand_in_of(head.substr(0, 512)); !words.empty()) fail_data(path, words);
 }

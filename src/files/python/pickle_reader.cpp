@@ -10,6 +10,7 @@
 #include "files/python/pickle_finisher.h"
 #include "files/python/python_globals.h"
 #include "files/python/python_text.h"
+#include "hasten/files/base/stand_in.h"
 
 namespace hasten::files {
 namespace {
@@ -535,9 +536,7 @@ bool Machine::step() {
 // damage among the first few bytes of one is rare.
 bool is_text(std::string_view bytes, size_t at, bool is_unknown_opcode) {
   if (at >= 16 || (bytes.size() < 8 && !is_unknown_opcode)) return false;
-  const std::string_view head = bytes.substr(0, 256);
-  return std::all_of(head.begin(), head.end(),
-                     [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });
+  return is_printable(bytes);
 }
 
 }  // namespace
@@ -551,10 +550,8 @@ Pickle read_pickle(std::string_view bytes, const std::string& path, const Pickle
     return pickle;
   } catch (const BadPickle& error) {
     const size_t at = machine.opcode_position();
-    if (offset == 0 && is_text(bytes, at, error.what.find("unknown opcode") != std::string::npos)) {
-      fail_data(path, "it is a text, not weights: it begins with '",
-                bytes.substr(0, std::min<size_t>(bytes.find('\n'), 40)), "'. Give the file or folder of the weights.");
-    }
+    if (offset == 0 && is_text(bytes, at, error.what.find("unknown opcode") != std::string::npos))
+      refuse_text(path, bytes);
     fail_data(path, "its pickle is damaged at byte ", offset + at, ": ", error.what, ". Get the file again.");
   }
 }

@@ -131,6 +131,7 @@ uint64_t header_length(const std::string& path, std::string_view head, uint64_t 
   if (head.size() < kLengthBytes) bad_header(path, "it has ", head.size(), " bytes, expected 8 at least");
   uint64_t length = 0;
   for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
+  if (length > kMaxHeader && is_printable(head)) refuse_text(path, head);
   if (length > kMaxHeader) bad_header(path, "its header has ", length, " bytes, expected at most ", kMaxHeader);
   if (length > file_bytes - kLengthBytes) {
     bad_header(path, "it has ", file_bytes, " bytes, but its header alone takes ", kLengthBytes + length,

@@ -38,8 +38,15 @@ std::vector<std::string> missing_devices(const LaunchSettings& settings, const M
                            what_there_is(machine, environment), ". Give --cpu to train on the CPU"));
   };
   if (settings.on("tpu")) ask("tpu", "TPUs", machine.accelerators.count("TPU") > 0);
-  if (!settings.on("multi_gpu")) return missing;
   const std::string& type = settings.distributed_type();
+  const bool is_of_gpus = !type.starts_with("MULTI_") || type == "MULTI_GPU";
+  const bool names_gpus = settings.has("gpu_ids") && settings.text("gpu_ids").value_or("all") != "all";
+  if (!settings.on("multi_gpu")) {
+    if (names_gpus && is_of_gpus) {
+      ask("gpu_ids", "GPU " + *settings.text("gpu_ids"), machine.num_gpus() > 0 || !machine.accelerators.empty());
+    }
+    return missing;
+  }
   const bool is_others = type.starts_with("MULTI_") && type != "MULTI_GPU" && type != "MULTI_CPU" &&
                          settings.of("multi_gpu").source != Source::kOption;
   const std::string maker = is_others ? type.substr(6) : "";

@@ -44,6 +44,16 @@ TEST(MissingDevices, AreNamedWithTheSettingThatAsksAndWhatThereIs) {
                   "CPU, 2 GPUs. Give --cpu to train on the CPU"));
 }
 
+TEST(MissingDevices, GpusThatAreNamedByTheirNumbersAreAskedForToo) {
+  EXPECT_THAT(missing({"--gpu_ids", "0,1", "-n", "2"}, kBare),
+              ElementsAre("--gpu_ids asks for GPU 0,1, and this machine has none: it has 2 CPUs, no GPU. Give --cpu to "
+                          "train on the CPU"));
+  EXPECT_THAT(missing({"--gpu_ids", "0,1", "-n", "2"}, kWithGpus), IsEmpty());
+  EXPECT_THAT(missing({"--gpu_ids", "all", "-n", "2"}, kBare), IsEmpty());
+  EXPECT_THAT(missing({"--gpu_ids", "0", "--cpu"}, kBare), IsEmpty());
+  EXPECT_THAT(missing({"--gpu_ids", "0,1"}, kBare, "MULTI_CPU"), IsEmpty());
+}
+
 TEST(MissingDevices, NothingIsMissingWhereTheyAreOrTheRunStaysOnTheCpu) {
   EXPECT_THAT(missing({"--multi_gpu", "-n", "2"}, kWithGpus), IsEmpty());
   EXPECT_THAT(missing({}, kWithGpus, "MULTI_GPU"), IsEmpty());

@@ -13,6 +13,12 @@ namespace hasten::files {
 /// others. 512 bytes are enough.
 std::string stand_in_of(std::string_view head);
 
+/// Returns true if bytes are printable characters of a text. 256 are looked at.
+bool is_printable(std::string_view head);
+
+/// Throws: DataError with the words for a text in the place of weights.
+[[noreturn]] void refuse_text(const std::string& path, std::string_view head);
+
 /// Throws: DataError with those words if the file is one.
 void refuse_stand_in(const std::string& path, std::string_view head);
 
