@@ -13,7 +13,7 @@
 namespace hasten {
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
-    : Accelerator(std::make_shared<AcceleratorState>(read_options(options, Environment::current()), std::nullopt)) {}
+    : Accelerator(AcceleratorState::make(options, Environment::current())) {}
 
 Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options)
     : Accelerator(std::make_shared<AcceleratorState>(read_options(options, Environment::current()),

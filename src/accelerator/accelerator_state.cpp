@@ -25,6 +25,7 @@
 #include "hasten/parallel/tensor/tensor_parallel.h"
 #include "hasten/process/random.h"
 #include "hasten/process/rejoining.h"
+#include "hasten/process/report_errors.h"
 
 namespace hasten {
 namespace {
@@ -44,6 +45,12 @@ process::RejoiningProcess make_process(const ReadOptions& read) {
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorState(read, own ? process::RejoiningProcess{*std::move(own), nullptr} : make_process(read)) {}
+
+std::shared_ptr<AcceleratorState> AcceleratorState::make(const AcceleratorOptions& options,
+                                                         const Environment& environment) {
+  const auto reporter = options.change_process ? process::report_errors(environment) : nullptr;
+  return std::make_shared<AcceleratorState>(read_options(options, environment), std::nullopt);
+}
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, const process::RejoiningProcess& made)
     : AcceleratorState(read, made.process) {

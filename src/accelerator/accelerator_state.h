@@ -53,6 +53,9 @@ struct AcceleratorState {
 
   /// Without `own` a process that the environment describes. Collective, Blocks, Throws: as Accelerator's constructor.
   AcceleratorState(const ReadOptions& read, std::optional<process::Process> own);
+  /// Of a process by the environment. Variables that are refused end the program with their message, as those that the
+  /// Process reads.
+  static std::shared_ptr<AcceleratorState> make(const AcceleratorOptions& options, const Environment& environment);
 
   const process::Process& process() const noexcept { return operations->process(); }
   process::DistributedType distributed_type() const noexcept;

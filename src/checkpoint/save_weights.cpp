@@ -61,7 +61,12 @@ void require_folder(const std::string& folder) {
     throw UsageError(Origin{"checkpoint"}, "'", folder,
                      "' is a file; expected a folder for the weights. Name another one.");
   }
-  fs::create_directories(folder);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw DataError(Origin{"checkpoint"}, folder, "the folder '", folder, "' cannot be made: ", error.message(),
+                    ". Name a folder in one that may be written.");
+  }
 }
 
 // Shards of any earlier save, whichever of the two forms it had, and the other form's index.

@@ -7,6 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <typeinfo>
 
@@ -74,6 +75,12 @@ double* find_any(OptimizerOptions& options, std::string_view name) {
   return find_in<AdamWOptions, optim::fastai::Options, AdamOptions, SGDOptions, RMSpropOptions, AdagradOptions,
                  hasten::optim::LambOptions, hasten::optim::ApexAdamOptions, hasten::optim::ApexSgdOptions,
                  hasten::optim::NovoGradOptions>(options, name);
+}
+
+// Each rate is at least 0: a step of a negative one climbs.
+void require_rate(double rate) {
+  if (rate >= 0 && std::isfinite(rate)) return;
+  throw UsageError(Origin{"learner"}, "a learning rate of ", rate, "; expected at least 0.");
 }
 
 constexpr std::string_view kNames[] = {"lr", "mom", "sqr_mom", "eps", "wd", "beta", "nu_1", "nu_2", "trust_coeff"};
@@ -189,6 +196,7 @@ double Hypers::last(std::string_view name) const {
 void Hypers::set(std::string_view name, const HyperValue& value) {
   require(name);
   const auto values = value.expand(groups_.size(), name, group_names());
+  if (name == "lr") std::for_each(values.begin(), values.end(), require_rate);
   for (size_t i = 0; i < groups_.size(); ++i) set(name, i, values[i]);
 }
 

@@ -322,6 +322,17 @@ TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {
   EXPECT_TRUE(fs::exists(path("net.pth")));
 }
 
+TEST_F(CheckpointsRanks, WeightsInAFolderThatCannotBeMadeAreRefusedWithTheReason) {
+  std::ofstream(path("file")) << "no folder";
+  run_ranks(1, [&](auto& process) {
+    TrainingRun run(process, {1, ShardStage::kNone});
+    EXPECT_THAT(
+        [&] { run.accelerator.save_model(*run.model, path("file/weights")); },
+        ::testing::ThrowsMessage<DataError>(::testing::AllOf(HasSubstr("cannot be made: Not a directory"),
+                                                             HasSubstr("Name a folder in one that may be written"))));
+  });
+}
+
 TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
   for (const auto stage : {ShardStage::kNone, ShardStage::kParameters}) {
     const std::string folder = path(text("accelerate", static_cast<int>(stage)));

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "comm/c10d/monitored_barrier.h"
 #include "hasten/core/error.h"
 #include "support/ranks.h"
 
@@ -37,6 +40,22 @@ TEST(MonitoredBarrierRanks, TheErrorNamesTheRanksThatDoNotCome) {
   });
 
   EXPECT_EQ(words, std::vector<std::string>(4));
+}
+
+TEST(MonitoredBarrierRanks, RankZeroStaysUntilTheOthersHaveReadTheVerdict) {
+  run_ranks(2, [&](Process& process) {
+    const Store keys = process.group().store()->scoped("by_hand");
+    if (process.rank() == 0) {
+      pass_monitored_barrier({.keys = keys, .rank = 0, .world_size = 2, .timeout = std::chrono::minutes(1)});
+      EXPECT_TRUE(keys.get("read/1").has_value());
+    } else {
+      keys.set("rank/1", "");
+      keys.wait({"verdict"});
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 0 would be gone by now
+      keys.set("read/1", "");
+    }
+    process.group().barrier();
+  });
 }
 
 }  // namespace

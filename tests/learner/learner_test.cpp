@@ -306,6 +306,10 @@ TEST(Learner, RefusesWhatDoesNotFit) {
               learn.fit(1, std::vector<double>{1, 2, 3});
             }).find("3 values for lr, but there are 2 layer groups"),
             std::string::npos);
+  for (const HyperValue& rates : {HyperValue(slice(1e-3, -1)), HyperValue(-0.1)}) {
+    EXPECT_NE(words_of<UsageError>([&] { learn.fit_one_cycle(1, rates); }).find("expected at least 0"),
+              std::string::npos);
+  }
   EXPECT_NE(words_of<UsageError>([&] { learn.freeze_to(3); }).find("freeze_to(3) with 2 layer groups"),
             std::string::npos);
   EXPECT_NE(words_of<UsageError>([&] { learn.add(Recorder()); }).find("two callbacks of the name 'recorder'"),

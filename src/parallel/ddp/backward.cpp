@@ -32,6 +32,10 @@ void check(const at::Tensor& loss, const BackwardOptions& options, const Backwar
                      "prepare with the model first, and keep the handle that it gives.");
   }
   if (!loss.defined()) throw UsageError(origin, "backward of an undefined tensor; give it the loss.");
+  if (loss.numel() != 1 && !options.gradient.defined()) {
+    throw UsageError(origin, "backward of a loss of the shape [", join(loss.sizes()),
+                     "]; expected one number. Take its mean(), or give BackwardOptions::gradient of that shape.");
+  }
   if (options.weight && !(*options.weight >= 0 && std::isfinite(*options.weight))) {
     throw UsageError(origin, "backward with weight ", *options.weight,
                      "; expected a number of samples or tokens, 0 or more.");
@@ -86,8 +90,8 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
 // The gradient of `loss` times `factor`.
 at::Tensor gradient_of(const at::Tensor& loss, const BackwardOptions& options, double factor) {
   if (options.gradient.defined()) return factor == 1.0 ? options.gradient : options.gradient * factor;
-  // Without one, libtorch makes it itself, and refuses what is no scalar.
-  if (factor == 1.0 || loss.numel() != 1) return {};
+  // Without one, libtorch makes it itself.
+  if (factor == 1.0) return {};
   return at::full_like(loss, factor).detach();
 }
 

@@ -405,5 +405,16 @@ TEST(BackwardRanks, APenaltyOnGradientsWithAGraphIsThatOfOneProcess) {
   }
 }
 
+TEST(BackwardRanks, ALossOfManyNumbersIsRefusedWithItsShape) {
+  Mlp model;
+  const auto ddp = std::make_shared<const Ddp>(*model, comm::Group());
+  const auto loss = model(torch::ones({2, 8})).select(1, 0);
+  EXPECT_THAT([&] { backward(loss, {}, {.models = {ddp}}); },
+              ::testing::ThrowsMessage<UsageError>(
+                  HasSubstr("backward of a loss of the shape [2]; expected one number. Take its mean()")));
+  backward(loss, {.gradient = torch::ones(2)}, {.models = {ddp}});
+  EXPECT_TRUE(model->parameters()[0].grad().defined());
+}
+
 }  // namespace
 }  // namespace hasten::parallel
