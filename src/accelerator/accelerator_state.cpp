@@ -23,6 +23,7 @@
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
+#include "hasten/plugins/megatron.h"
 #include "hasten/process/random.h"
 #include "hasten/process/rejoining.h"
 #include "hasten/process/report_errors.h"
@@ -39,6 +40,13 @@ process::RejoiningProcess make_process(const ReadOptions& read) {
                                         .change_process = given.change_process};
   if (auto rejoining = process::make_rejoining(options, read.environment)) return *std::move(rejoining);
   return {process::Process(options, read.environment), nullptr};
+}
+
+StageLayers stage_layers(const Plugins& plugins) {
+  const auto* const megatron = plugins.find_megatron();
+  if (megatron == nullptr) return {};
+  const auto [last, decoder_rank] = megatron_stages(*megatron);
+  return {last, decoder_rank};
 }
 
 }  // namespace
@@ -66,7 +74,7 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
       context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}),
-      pipelines(layout) {
+      pipelines(layout, stage_layers(*plugins)) {
   start(read.environment);
 }
 

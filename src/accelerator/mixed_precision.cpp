@@ -373,8 +373,12 @@ double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters
 
 at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters,
                                  double max_norm, double norm_type) {
+  const auto& parallel = accelerator.options().parallel;
+  const bool is_cut = parallel.tp != 1 || parallel.pp != 1;
+  const bool clips_steps =
+      accelerator.preparation().uses_deepspeed() || accelerator.distributed_type() == DistributedType::kMegatronLm;
   const bool has_to_wait = accelerator.sharding() != nullptr || accelerator.mixed_precision() == Precision::kFp16 ||
-                           accelerator.preparation().uses_deepspeed() || norm_type != 2.0;
+                           is_cut || clips_steps || norm_type != 2.0;
   if (!has_to_wait) return parallel::clip_gradients_async_(parameters, max_norm);
   const double norm = accelerator.clip_grad_norm_(parameters, max_norm, norm_type);
   const auto with_gradient =

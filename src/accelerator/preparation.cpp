@@ -81,7 +81,7 @@ void Preparation::check_loader(const data::LoaderDescription& mine, bool is_stre
 }
 
 bool Preparation::uses_deepspeed() const noexcept {
-  return state_->plugins->uses_deepspeed();
+  return state_->plugins->takes_objects();
 }
 
 void Preparation::fill_auto(const plan::AutoInputs& known) const {

@@ -28,19 +28,12 @@ constexpr const char* kOwnStep =
 constexpr const char* kOwnObjects = "the program makes its model and loaders; leave it out";
 constexpr const char* kModel = "the program makes its model; set it in the model's configuration";
 constexpr const char* kGroups = "give the optimizer parameter groups with rates and weight decays of their own";
-constexpr const char* kIterations = "give the number in iterations (train_iters, lr_decay_iters, lr_warmup_iters)";
-constexpr const char* kStages = "name the first module of each further stage in AcceleratorOptions::parallel.stages";
 
 constexpr Refused kRefused[] = {
-    {"decoder_last_pipeline_num_layers", kStages},
-    {"pipeline_model_parallel_split_rank", kStages},
     {"consumed_samples", "load_state brings loaders to their positions, and skip_first_batches skips"},
     {"no_wd_decay_cond", kGroups},
     {"scale_lr_cond", kGroups},
     {"lr_mult", kGroups},
-    {"train_samples", kIterations},
-    {"lr_decay_samples", kIterations},
-    {"lr_warmup_samples", kIterations},
     {"megatron_dataset_flag", "read the data with files/folders/indexed_tokens.h"},
     {"no_load_optim", "call load_state with LoadOptions{.optimizer = OptimizerLoad::kSkip}"},
     {"no_save_optim", "save_model saves weights alone"},
@@ -95,6 +88,32 @@ void require_one_layout(const AcceleratorOptions& options, const Environment& en
   }
 }
 
+// What plan::MegatronPlugin cannot see: the stages that the program names.
+void require_stages(const plan::MegatronPlugin& plugin, const AcceleratorOptions& options) {
+  const auto [last, decoder] = megatron_stages(plugin);
+  if (last == 0 && decoder == 0) return;
+  const std::string field = last > 0 ? text("decoder_last_pipeline_num_layers = ", last)
+                                     : text("pipeline_model_parallel_split_rank = ", decoder);
+  const int64_t ranks = plugin.number("pp_degree");
+  if (ranks == 1) {
+    throw UsageError(kMegatron, field, " with pp_degree 1: there are no stages. Set pp_degree, or leave it out.");
+  }
+  if (decoder >= ranks || decoder < 0) {
+    throw UsageError(kMegatron, "pipeline_model_parallel_split_rank = ", decoder, " with pp_degree ", ranks,
+                     "; expected a rank from 1 to ", ranks - 1, ", with which the decoder begins.");
+  }
+  if (!plugin["num_layers_per_virtual_pipeline_stage"].is_null() || options.parallel.chunks > 1) {
+    throw UsageError(kMegatron, field,
+                     " beside several stages a rank (num_layers_per_virtual_pipeline_stage, "
+                     "AcceleratorOptions::parallel.chunks), which have as many layers each. Leave one out.");
+  }
+  if (!options.parallel.stages.empty()) {
+    throw UsageError(kMegatron, field,
+                     " beside AcceleratorOptions::parallel.stages: both say where stages begin. "
+                     "Leave one out.");
+  }
+}
+
 void apply_recompute(const plan::MegatronPlugin& plugin, RecomputeOptions& recompute) {
   if (!plugin.flag("recompute_activations")) return;
   const std::string granularity = plugin["recompute_granularity"].as_string();
@@ -128,20 +147,33 @@ int size_of(const plan::MegatronPlugin& plugin, const char* field) {
   return static_cast<int>(plugin.number(field));
 }
 
-// Steps of Megatron's own options: those of the plugin, else those of a dummy scheduler.
-plan::MegatronScheduleOptions schedule_options(const plan::MegatronPlugin& plugin, double max_lr, int64_t total,
-                                               int64_t warmup) {
-  const auto number_or = [&](const char* field, int64_t otherwise) {
-    return plugin[field].is_null() ? otherwise : plugin.number(field);
-  };
-  const int64_t iterations = number_or("train_iters", total);
+// Lengths in samples: from steps, else from samples, else from the dummy scheduler's steps. A step is one sample where
+// no field counts in them.
+class Lengths {
+ public:
+  Lengths(const plan::MegatronPlugin& plugin, int64_t samples_per_step) : plugin_(plugin), step_(samples_per_step) {}
+  int64_t operator()(const char* steps, const char* samples, int64_t otherwise) const {
+    if (!plugin_[steps].is_null()) return plugin_.number(steps) * step_;
+    return plugin_[samples].is_null() ? otherwise : plugin_.number(samples);
+  }
+
+ private:
+  const plan::MegatronPlugin& plugin_;
+  int64_t step_;
+};
+
+plan::MegatronScheduleOptions schedule_options(const plan::MegatronPlugin& plugin, double max_lr,
+                                               const MegatronLengths& lengths) {
+  const int64_t step = lengths.samples_per_step;
+  const Lengths length(plugin, step);
+  const int64_t total = length("train_iters", "train_samples", lengths.total_num_steps * step);
   plan::MegatronScheduleOptions options{.max_lr = max_lr,
                                         .min_lr = plugin["min_lr"].as_double(),
-                                        .decay = number_or("lr_decay_iters", iterations),
+                                        .decay = length("lr_decay_iters", "lr_decay_samples", total),
                                         .style = plugin["lr_decay_style"].as_string(),
-                                        .weight_decay_steps = iterations,
+                                        .weight_decay_steps = total,
                                         .weight_decay_style = plugin["weight_decay_incr_style"].as_string()};
-  options.warmup = number_or("lr_warmup_iters", warmup);
+  options.warmup = length("lr_warmup_iters", "lr_warmup_samples", lengths.warmup_num_steps * step);
   if (const auto& fraction = plugin["lr_warmup_fraction"]; !fraction.is_null())
     options.warmup = static_cast<int64_t>(fraction.as_double() * static_cast<double>(options.decay));
   if (options.weight_decay_style == "constant") return options;
@@ -194,6 +226,7 @@ void apply_megatron(AcceleratorOptions& options, const Environment& environment)
   if (!plugin) return;
   require_one_layout(options, environment);
   refuse_what_is_missing(*plugin);
+  require_stages(*plugin, options);
   auto& parallel = options.parallel;
   parallel.tp = size_of(*plugin, "tp_degree");
   parallel.pp = size_of(*plugin, "pp_degree");
@@ -210,6 +243,19 @@ void apply_megatron(AcceleratorOptions& options, const Environment& environment)
   if (plugin->flag("optimizer_cpu_offload")) options.shard.optimizer_offload.device = parallel::OffloadDevice::kCpu;
   apply_recompute(*plugin, options.recompute);
   apply_tensorboard(*plugin, options);
+}
+
+MegatronStages megatron_stages(const plan::MegatronPlugin& plugin) {
+  const auto number = [&](const char* field) { return plugin[field].is_null() ? 0 : size_of(plugin, field); };
+  return {number("decoder_last_pipeline_num_layers"), number("pipeline_model_parallel_split_rank")};
+}
+
+bool counts_samples(const plan::MegatronPlugin& plugin) {
+  const auto counts = [&](const char* steps, const char* samples) {
+    return plugin[steps].is_null() && !plugin[samples].is_null();
+  };
+  return counts("train_iters", "train_samples") || counts("lr_decay_iters", "lr_decay_samples") ||
+         (counts("lr_warmup_iters", "lr_warmup_samples") && plugin["lr_warmup_fraction"].is_null());
 }
 
 std::vector<std::string> megatron_notes(const plan::MegatronPlugin& plugin) {
@@ -233,9 +279,10 @@ std::vector<std::string> megatron_notes(const plan::MegatronPlugin& plugin) {
 }
 
 MegatronScheduler::MegatronScheduler(torch::optim::Optimizer& optimizer, const plan::MegatronPlugin& plugin,
-                                     int64_t total_num_steps, int64_t warmup_num_steps)
+                                     const MegatronLengths& lengths)
     : Scheduler(optimizer, "MegatronScheduler"),
-      schedule_(schedule_options(plugin, highest_rate(optimizer), total_num_steps, warmup_num_steps)) {
+      schedule_(schedule_options(plugin, highest_rate(optimizer), lengths)),
+      samples_per_step_(lengths.samples_per_step) {
   const auto& options = schedule_.options();
   if (options.weight_decay_style != "constant") {
     for (auto& group : optimizer.param_groups()) {
@@ -251,7 +298,8 @@ MegatronScheduler::MegatronScheduler(torch::optim::Optimizer& optimizer, const p
   note_options(core::Value::map({{"lr_decay_style", options.style},
                                  {"lr_decay_iters", options.decay},
                                  {"lr_warmup_iters", options.warmup},
-                                 {"min_lr", options.min_lr}}));
+                                 {"min_lr", options.min_lr},
+                                 {"samples_per_step", samples_per_step_}}));
   start();
 }
 
@@ -267,12 +315,12 @@ void MegatronScheduler::advance() {
 }
 
 double MegatronScheduler::rate(size_t group, double, Moment) const {
-  return schedule_.rate(last_epoch(), base_lr(group), schedule_.options().min_lr);
+  return schedule_.rate(samples(), base_lr(group), schedule_.options().min_lr);
 }
 
 void MegatronScheduler::set_weight_decay() {
   for (size_t i = 0; i < decays_.size(); ++i) {
-    if (decays_[i] != 0) *decay_of(optimizer().param_groups()[i].options()) = schedule_.weight_decay(last_epoch());
+    if (decays_[i] != 0) *decay_of(optimizer().param_groups()[i].options()) = schedule_.weight_decay(samples());
   }
 }
 

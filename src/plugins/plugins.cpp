@@ -322,7 +322,31 @@ void Plugins::mark_leaf_modules(const torch::nn::Module& module,
   parallel::set_moe_leaf_modules(sharding, module, selected().transformer_moe_cls_names);
 }
 
+bool Plugins::takes_objects() const noexcept {
+  return uses_deepspeed() || (megatron_ && counts_samples(*megatron_));
+}
+
+// A loader's batch is that of one step and rank; of several the smallest or the largest counts.
+void Plugins::note_batches(const std::vector<std::optional<int64_t>>& sizes) {
+  const bool least = megatron_->flag("is_train_batch_min");
+  for (const auto& size : sizes) {
+    if (!size) continue;
+    const int64_t all = split_batches_ ? *size : *size * world_size_;
+    batch_samples_ = !batch_samples_ ? all : least ? std::min(*batch_samples_, all) : std::max(*batch_samples_, all);
+  }
+}
+
+int64_t Plugins::samples_per_step() const {
+  if (!counts_samples(*megatron_)) return 1;
+  if (batch_samples_) return *batch_samples_ * gradient_accumulation_steps_;
+  throw UsageError(kFront,
+                   "train_samples, lr_decay_samples or lr_warmup_samples of MegatronLMPlugin, and no loader has been "
+                   "prepared, whose batches say how many samples a step has. Give the loader to prepare before the "
+                   "scheduler, or in the same call, or count in iterations.");
+}
+
 void Plugins::fill(plan::AutoInputs known) {
+  if (megatron_) note_batches(known.batch_sizes);
   if (plugins_.empty()) return;
   known.world_size = world_size_;
   known.split_batches = split_batches_;
@@ -350,9 +374,11 @@ std::shared_ptr<torch::optim::Optimizer> Plugins::make_real(const parallel::Dumm
 std::shared_ptr<optim::Scheduler> Plugins::make_real(const parallel::DummyScheduler& dummy) const {
   auto& optimizer = dummy.optimizer();
   if (megatron_) {
-    return std::make_shared<MegatronScheduler>(optimizer, *megatron_,
-                                               dummy.options().total_num_steps.value_or(0) / world_size_,
-                                               dummy.options().warmup_num_steps / world_size_);
+    return std::make_shared<MegatronScheduler>(
+        optimizer, *megatron_,
+        MegatronLengths{.total_num_steps = dummy.options().total_num_steps.value_or(0) / world_size_,
+                        .warmup_num_steps = dummy.options().warmup_num_steps / world_size_,
+                        .samples_per_step = samples_per_step()});
   }
   if (dummy.options().lr_scheduler_callable) return dummy.options().lr_scheduler_callable(optimizer);
   const auto& config = selected().config;

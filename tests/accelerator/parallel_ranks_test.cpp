@@ -11,7 +11,7 @@
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/layout/placement.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten {

@@ -4,9 +4,12 @@
 #include <torch/torch.h>
 
 #include "hasten/accelerator.h"
+#include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
+#include "hasten/optim/lamb.h"
+#include "hasten/optim/novograd.h"
 #include "hasten/parallel/layout/placement.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten {
@@ -99,6 +102,101 @@ TEST(Pipelines, AccumulateBatches) {
        .data = 2,
        .batches = 2});
 }
+// Labels of which some do not count, differently many in each part, batch and rank; one part has none that does, or the
+// whole second half. The reference is the mean over all tokens of all of them.
+struct CountedTokens {
+  static Pair batch(bool first_half_alone) {
+    auto [x, y] = parallel_batch();
+    for (int64_t row = 0; row < 8; ++row) y[row].slice(0, 3 + row).fill_(-100);
+    y.slice(0, 2, 4).fill_(-100);
+    if (first_half_alone) y.slice(0, 4, 8).fill_(-100);
+    return {x, y};
+  }
+  static double count(const Pair& part) { return part.second.ne(-100).sum().item<double>(); }
+};
+
+std::map<std::string, at::Tensor> counted_by_one_process(bool first_half_alone) {
+  const auto net = staged_nets(1)[0];
+  const auto [x, y] = CountedTokens::batch(first_half_alone);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  for (int step = 0; step < 2; ++step) {
+    sgd.zero_grad();
+    language_loss(net->forward(x, {}, nullptr), y).backward();
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
+    sgd.step();
+  }
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
+  return weights;
+}
+
+struct CountedOptions {
+  bool async_clip = false, first_half_alone = false;
+};
+void expect_counted_steps(const StepsCase& is, const CountedOptions& options = {}) {
+  const auto expected = counted_by_one_process(options.first_half_alone);
+  const auto nets = staged_nets(is.world);
+  run_ranks(is.world, [&](process::Process& process) {
+    const Accelerator accelerator(process, is.options);
+    auto net = nets[static_cast<size_t>(process.rank())];
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto [x, y] = CountedTokens::batch(options.first_half_alone);
+    const int64_t rows = 8 / is.data / is.batches, place = process.rank() / is.options.parallel.tp % is.data;
+    const auto loss = [&, &model = model](const Pair& part) {
+      return language_loss(model(part.first, at::Tensor(), nullptr), part.second);
+    };
+    for (int step = 0; step < 2; ++step) {
+      for (int i = 0; i < is.batches; ++i) {
+        const auto scope = accelerator.accumulate(model);
+        const int64_t first = rows * (place * is.batches + i);
+        accelerator.forward_backward<Pair>({x.narrow(0, first, rows), y.narrow(0, first, rows)}, loss,
+                                           &CountedTokens::count);
+        if (accelerator.sync_gradients()) {
+          if (options.async_clip) {
+            clip_grad_norm_async_(accelerator, net->parameters(), 0.5);
+          } else {
+            accelerator.clip_grad_norm_(net->parameters(), 0.5);
+          }
+        }
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    }
+    for (const auto& item : net->named_parameters()) {
+      const at::Tensor whole = parallel::gather_parameter(item.value());
+      EXPECT_LT((whole - expected.at(item.key())).abs().max().item<double>(), 1e-5) << item.key();
+    }
+  });
+}
+
+TEST(Pipelines, CountTokensOverPartsBatchesAndRanks) {
+  expect_counted_steps({.options = {.parallel = {.microbatches = 2}}, .world = 1});
+  expect_counted_steps({.options = {.parallel = {.pp = 2, .microbatches = 2}}});
+  expect_counted_steps(
+      {.options = {.gradient_accumulation_steps = 2, .parallel = {.pp = 2, .microbatches = 2}}, .batches = 2});
+  expect_counted_steps(
+      {.options = {.gradient_accumulation_steps = 2, .parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 1}},
+       .world = 4,
+       .data = 2,
+       .batches = 2});
+}
+TEST(Pipelines, GiveAPartWithoutTokensNoSay) {
+  expect_counted_steps({.options = {.parallel = {.microbatches = 4}}, .world = 1});
+  expect_counted_steps({.options = {.parallel = {.pp = 2, .microbatches = 4}}});
+  expect_counted_steps({.options = {.parallel = {.pp = 2, .chunks = 2, .microbatches = 4}}});
+}
+TEST(Pipelines, GiveARankWithoutTokensNoSay) {
+  expect_counted_steps({.options = {.parallel = {.microbatches = 2}}, .data = 2}, {.first_half_alone = true});
+  expect_counted_steps(
+      {.options = {.parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 2}}, .world = 4, .data = 2},
+      {.first_half_alone = true});
+}
+TEST(Pipelines, AreClippedAlikeByTheNormThatStaysATensor) {
+  expect_counted_steps({.options = {.parallel = {.pp = 2, .microbatches = 2}}}, {.async_clip = true});
+  expect_counted_steps({.options = {.parallel = {.tp = 2}}}, {.async_clip = true});
+}
+
 TEST(Pipelines, OfOneStageAreStepsOfParts) {
   expect_steps_of_one_process({.options = {.parallel = {.microbatches = 4}}, .world = 1});
   expect_steps_of_one_process({.options = {.parallel = {.microbatches = 2}}, .world = 2, .data = 2});
@@ -138,7 +236,19 @@ TEST(Pipelines, RefuseWhatDoesNotFit) {
                       torch::optim::LBFGS lbfgs(model.unwrap()->parameters(), torch::optim::LBFGSOptions(1));
                       auto optimizer = accelerator.prepare(lbfgs);
                     }),
-              HasSubstr("LBFGS with pp = 2: it needs norms of all parameters"));
+              HasSubstr("LBFGS with pp = 2: it needs norms of all parameters, and this rank has parts. Use AdamW"));
+  EXPECT_THAT(words(stages,
+                    [](const auto& accelerator, auto& model) {
+                      optim::Lamb lamb(model.unwrap()->parameters(), optim::LambOptions(1e-3));
+                      auto optimizer = accelerator.prepare(lamb);
+                    }),
+              HasSubstr("Lamb with pp = 2: it needs norms of all parameters"));
+  EXPECT_THAT(words(stages,
+                    [](const auto& accelerator, auto& model) {
+                      optim::NovoGrad novograd(model.unwrap()->parameters(), optim::NovoGradOptions(1e-3));
+                      auto optimizer = accelerator.prepare(novograd);
+                    }),
+              ::testing::IsEmpty());
 }
 
 }  // namespace

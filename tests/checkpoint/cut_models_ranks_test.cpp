@@ -15,8 +15,8 @@
 #include "hasten/core/text.h"
 #include "hasten/files/folders/open_source.h"
 #include "hasten/parallel/layout/placement.h"
-#include "parallel/parallel_models.h"
 #include "support/folder.h"
+#include "support/parallel_models.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 
@@ -30,23 +30,12 @@ using Parallel = parallel::ParallelOptions;
 
 class CutModels : public testing::InFolder {};
 
-// Heads and inner layers in blocks, a vocabulary of 97 that no number of ranks divides, tied with the head.
-models::Gpt2Config small_config() {
-  models::Gpt2Config config;
-  config.vocab_size = 97;
-  config.n_positions = 16;
-  config.n_embd = 16;
-  config.n_layer = 2;
-  config.n_head = 4;
-  return config;
-}
-
 // Threads share the default generator, so only one draws at a time.
 std::shared_ptr<models::Gpt2Impl> small_net(uint64_t seed) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   torch::manual_seed(seed);
-  return std::make_shared<models::Gpt2Impl>(small_config());
+  return std::make_shared<models::Gpt2Impl>(testing::small_gpt2_config(16, 2));
 }
 
 // A run of a small Gpt2 with AdamW in some layout. All layouts see the same samples in each step.

@@ -10,6 +10,8 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/data/loader/loader.h"
 #include "hasten/models/bert.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/t5.h"
@@ -18,7 +20,9 @@
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/plugins/dummy.h"
 #include "hasten/plugins/megatron.h"
+#include "hasten/settings/megatron_lm_plugin.h"
 #include "hasten/settings/megatron_schedule.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten {
@@ -46,15 +50,7 @@ at::Tensor tokens(int64_t rows, int64_t columns, int64_t factor) {
 
 struct GptRun {
   using Net = models::Gpt2Impl;
-  static std::shared_ptr<Net> make() {
-    models::Gpt2Config config;
-    config.vocab_size = 97;
-    config.n_positions = 16;
-    config.n_embd = 16;
-    config.n_layer = 4;
-    config.n_head = 4;
-    return std::make_shared<Net>(config);
-  }
+  static std::shared_ptr<Net> make() { return std::make_shared<Net>(testing::small_gpt2_config()); }
   template <class Call>
   static models::TrainStep step(const Call& call) {
     return models::gpt_train_step({.eos_token_id = 7, .eod_mask_loss = true}, [call](const models::GptBatch& part) {
@@ -66,17 +62,7 @@ struct GptRun {
 
 struct BertRun {
   using Net = models::BertForPreTrainingImpl;
-  static std::shared_ptr<Net> make() {
-    models::BertConfig config;
-    config.vocab_size = 97;
-    config.hidden_size = 16;
-    config.num_hidden_layers = 4;
-    config.num_attention_heads = 4;
-    config.intermediate_size = 32;
-    config.max_position_embeddings = 16;
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
-    return std::make_shared<Net>(config);
-  }
+  static std::shared_ptr<Net> make() { return std::make_shared<Net>(testing::small_bert_config()); }
   template <class Call>
   static models::TrainStep step(const Call& call) {
     return models::bert_train_step(
@@ -97,18 +83,7 @@ struct BertRun {
 
 struct T5Run {
   using Net = models::T5Impl;
-  static std::shared_ptr<Net> make() {
-    models::T5Config config;
-    config.vocab_size = 97;
-    config.d_model = 16;
-    config.d_kv = 4;
-    config.d_ff = 32;
-    config.num_layers = 2;
-    config.num_heads = 4;
-    config.dropout_rate = 0;
-    config.initializer_factor = 0.2;
-    return std::make_shared<Net>(config);
-  }
+  static std::shared_ptr<Net> make() { return std::make_shared<Net>(testing::small_t5_config()); }
   template <class Call>
   static models::TrainStep step(const Call& call) {
     return models::t5_train_step(
@@ -264,12 +239,12 @@ TEST(MegatronOptions, OfMegatronsOwnNamesCountBeforeAll) {
 TEST(MegatronOptions, WithoutCounterpartAreRefusedTogetherWithRemedies) {
   EXPECT_THAT(
       [] {
-        applied(Value::map({{"decoder_last_pipeline_num_layers", 3},
+        applied(Value::map({{"lr_mult", 3.0},
                             {"custom_train_step_class", "Mine"},
                             {"attention_dropout", 0.1},
                             {"optimizer_cpu_offload", true}}));
       },
-      ThrowsMessage<UsageError>(AllOf(HasSubstr("decoder_last_pipeline_num_layers = 3 (name the first module"),
+      ThrowsMessage<UsageError>(AllOf(HasSubstr("lr_mult = 3.0 (give the optimizer parameter groups"),
                                       HasSubstr("custom_train_step_class = \"Mine\" (give forward_backward"),
                                       HasSubstr("attention_dropout = 0.1 (the program makes its model"),
                                       HasSubstr("set use_distributed_optimizer too"))));
@@ -328,6 +303,142 @@ TEST(MegatronOptions, OfLayersInAStageGiveItsChunks) {
   });
 
   EXPECT_THAT(words[0], HasSubstr("the model has 4 layers, which is no multiple of 6"));
+}
+
+// Names of the layers of which this rank holds parameters, in order.
+std::vector<std::string> layers_held(const torch::nn::Module& net, const std::string& part) {
+  std::vector<std::string> held;
+  for (const auto& item : net.named_parameters()) {
+    if (item.key().ends_with(part) && item.value().numel() > 0)
+      held.push_back(item.key().substr(0, item.key().size() - part.size()));
+  }
+  return held;
+}
+
+// The layers of each rank of a model that is prepared with the plugin; or what refuses it.
+template <class Run>
+std::vector<std::vector<std::string>> layers_of_ranks(int world, const MegatronLmPlugin& plugin, const char* part) {
+  std::vector<std::vector<std::string>> all(static_cast<size_t>(world));
+  std::vector<std::shared_ptr<typename Run::Net>> nets;
+  for (int i = 0; i < world; ++i) nets.push_back(Run::make());
+  run_ranks(world, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false, .megatron_lm = plugin});
+    const auto& net = nets[static_cast<size_t>(process.rank())];
+    auto model = accelerator.prepare(net);
+    all[static_cast<size_t>(process.rank())] = layers_held(*net, part);
+  });
+  return all;
+}
+
+TEST(MegatronOptions, OfAnUnevenLastStageGiveItItsLayers) {
+  using Layers = std::vector<std::vector<std::string>>;
+  const std::string h = "transformer.h.";
+
+  EXPECT_EQ(layers_of_ranks<GptRun>(2, {.pp_degree = 2, .decoder_last_pipeline_num_layers = 1}, ".ln_1.weight"),
+            (Layers{{h + "0", h + "1", h + "2"}, {h + "3"}}));
+  EXPECT_EQ(layers_of_ranks<GptRun>(2, {.pp_degree = 2, .decoder_last_pipeline_num_layers = 3}, ".ln_1.weight"),
+            (Layers{{h + "0"}, {h + "1", h + "2", h + "3"}}));
+  EXPECT_EQ(layers_of_ranks<GptRun>(3, {.pp_degree = 3, .decoder_last_pipeline_num_layers = 2}, ".ln_1.weight"),
+            (Layers{{h + "0"}, {h + "1"}, {h + "2", h + "3"}}));
+}
+
+TEST(MegatronOptions, OfASplitRankBeginTheDecoderThere) {
+  using Layers = std::vector<std::vector<std::string>>;
+  const std::string part = ".layer.0.SelfAttention.q.weight", enc = "encoder.block.", dec = "decoder.block.";
+
+  EXPECT_EQ(layers_of_ranks<T5Run>(2, {.pp_degree = 2, .pipeline_model_parallel_split_rank = 1}, part.c_str()),
+            (Layers{{enc + "0", enc + "1"}, {dec + "0", dec + "1"}}));
+  EXPECT_EQ(layers_of_ranks<T5Run>(3, {.pp_degree = 3, .pipeline_model_parallel_split_rank = 2}, part.c_str()),
+            (Layers{{enc + "0"}, {enc + "1"}, {dec + "0", dec + "1"}}));
+  EXPECT_EQ(layers_of_ranks<T5Run>(3, {.pp_degree = 3, .pipeline_model_parallel_split_rank = 1}, part.c_str()),
+            (Layers{{enc + "0", enc + "1"}, {dec + "0"}, {dec + "1"}}));
+}
+
+TYPED_TEST(MegatronSteps, OnUnevenStagesAreThoseOfOneProcess) {
+  if constexpr (std::is_same_v<TypeParam, T5Run>) {
+    TestFixture::expect_like_one_process(
+        MegatronLmPlugin{.pp_degree = 2, .num_micro_batches = 2, .pipeline_model_parallel_split_rank = 1}, 2);
+  } else {
+    TestFixture::expect_like_one_process(
+        MegatronLmPlugin{.pp_degree = 2, .num_micro_batches = 2, .decoder_last_pipeline_num_layers = 1}, 2);
+  }
+}
+
+TEST(MegatronOptions, OfStagesThatCannotBeAreRefused) {
+  const auto refused = [](const MegatronLmPlugin& plugin, const AcceleratorOptions& more = {}) {
+    return run_ranks_collecting(2, [&](process::Process& process) {
+      auto options = more;
+      options.tune_allocator = false;
+      options.megatron_lm = plugin;
+      const Accelerator accelerator(process, options);
+      auto model = accelerator.prepare(GptRun::make());
+    })[0];
+  };
+
+  EXPECT_THAT(refused({.tp_degree = 2, .decoder_last_pipeline_num_layers = 1}),
+              HasSubstr("with pp_degree 1: there are no stages"));
+  EXPECT_THAT(refused({.pp_degree = 2, .decoder_last_pipeline_num_layers = 4}),
+              HasSubstr("of 4 layers it leaves 0 to 1 stages, which is no multiple. Choose one of 3, 2, 1"));
+  EXPECT_THAT(refused({.pp_degree = 2, .pipeline_model_parallel_split_rank = 2}),
+              HasSubstr("expected a rank from 1 to 1"));
+  EXPECT_THAT(refused({.pp_degree = 2, .pipeline_model_parallel_split_rank = 1}),
+              HasSubstr("the model has 1 lists of layers, transformer.h; expected an encoder's and a decoder's"));
+  EXPECT_THAT(
+      refused({.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 1, .decoder_last_pipeline_num_layers = 1}),
+      HasSubstr("beside several stages a rank"));
+  EXPECT_THAT(refused({.pp_degree = 2, .decoder_last_pipeline_num_layers = 1}, {.parallel = {.stages = {"h.1"}}}),
+              HasSubstr("both say where stages begin"));
+}
+
+// The same schedule in samples: a step is a batch of each of the data parallel ranks.
+TEST(MegatronOptions, ASchedulesSamplesAreThoseOfAllRanks) {
+  run_ranks(2, [](process::Process& process) {
+    const auto rates = [&](const MegatronLmPlugin& plugin) {
+      const Accelerator accelerator(process, {.tune_allocator = false, .megatron_lm = plugin});
+      torch::nn::Linear net(3, 2);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto train = accelerator.data_loader(data::TensorDataset(at::ones({24, 3})), 3);
+      auto [model, optimizer, scheduler] =
+          accelerator.prepare(net, sgd, parallel::DummyScheduler(sgd, {.total_num_steps = 999}));
+      std::vector<double> all;
+      for ([[maybe_unused]] auto& batch : train) {
+        all.push_back(sgd.param_groups()[0].options().get_lr());
+        optimizer.zero_grad();
+        accelerator.backward(model(at::ones({3, 3})).sum());
+        optimizer.step();
+        scheduler.step();
+      }
+      return all;
+    };
+    // 6 samples a step.
+    const auto in_steps = rates({.train_iters = 8, .lr_decay_iters = 6, .lr_warmup_iters = 2, .min_lr = 0.01});
+    const auto in_samples =
+        rates({.train_samples = 48, .lr_decay_samples = 36, .lr_warmup_samples = 12, .min_lr = 0.01});
+    const auto mixed =
+        rates({.train_iters = 8, .train_samples = 1, .lr_decay_samples = 36, .lr_warmup_iters = 2, .min_lr = 0.01});
+    const auto of_training = rates({.train_samples = 48});
+
+    ASSERT_EQ(in_steps.size(), 4U);
+    for (size_t i = 0; i < in_steps.size(); ++i) {
+      EXPECT_NEAR(in_samples[i], in_steps[i], 1e-12) << i;
+      EXPECT_NEAR(mixed[i], in_steps[i], 1e-12) << i;
+      EXPECT_NEAR(of_training[i], 0.1 * (1 - static_cast<double>(i) / 8), 1e-12) << i;
+    }
+    EXPECT_NEAR(in_steps[1], 0.05, 1e-12);
+  });
+}
+
+TEST(MegatronOptions, SamplesWithoutALoaderAreRefused) {
+  EXPECT_THAT(run_ranks_collecting(
+                  1,
+                  [](process::Process& process) {
+                    const Accelerator accelerator(
+                        process, {.tune_allocator = false, .megatron_lm = MegatronLmPlugin{.train_samples = 48}});
+                    torch::nn::Linear net(3, 2);
+                    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+                    auto all = accelerator.prepare(net, sgd, parallel::DummyScheduler(sgd, {.total_num_steps = 9}));
+                  })[0],
+              HasSubstr("no loader has been prepared"));
 }
 
 // Rates and weight decay of Megatron-Core's formulas; biases, which have no decay, keep none.

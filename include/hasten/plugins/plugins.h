@@ -41,6 +41,10 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   bool uses_fsdp() const noexcept { return fsdp_.has_value(); }
   bool uses_deepspeed() const noexcept { return !plugins_.empty(); }
   bool uses_megatron_lm() const noexcept { return megatron_.has_value(); }
+  /// Returns the plugin's settings, null without Megatron-LM.
+  const plan::MegatronPlugin* find_megatron() const noexcept { return megatron_ ? &*megatron_ : nullptr; }
+  /// Returns true if fill needs the objects of a call of prepare.
+  bool takes_objects() const noexcept;
   /// Returns true if any of several plugins splits something, so that an object for it is needed.
   bool splits_later() const noexcept;
   /// Lines on settings that mean something else here.
@@ -58,7 +62,8 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   /// Makes modules of the selected plugin's transformer_moe_cls_names leaves. Throws: as set_moe_leaf_modules.
   void mark_leaf_modules(const torch::nn::Module& module, const std::shared_ptr<parallel::Sharding>& sharding) const;
 
-  /// Fills "auto" with the values of a call of prepare. Throws: as plan::fill_auto.
+  /// Fills "auto" with the values of a call of prepare, and notes its loaders' batches for a schedule in samples.
+  /// Throws: as plan::fill_auto.
   void fill(plan::AutoInputs known);
   /// Throws UsageError at the first backward for what is still "auto".
   void require_filled();
@@ -98,6 +103,8 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   void report_flops(training::GradientState& gradients, const process::Process& process);
   void apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options);
   parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
+  void note_batches(const std::vector<std::optional<int64_t>>& sizes);
+  int64_t samples_per_step() const;
 
   /// Settings as "key value", in the order of their keys.
   std::vector<std::string> facts() const;
@@ -109,6 +116,8 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   std::optional<plan::FsdpSettings> fsdp_;
   std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;
   std::optional<plan::MegatronPlugin> megatron_;
+  /// Samples of all ranks in a batch of the loaders, as far as they are prepared.
+  std::optional<int64_t> batch_samples_ = {};
   size_t selected_ = 0;
   /// Policies of the gradients, which keep this object: prepared handles may outlive the Accelerator.
   std::weak_ptr<ClipPolicy> clip_;

@@ -121,8 +121,11 @@ void Executor::backward(const plan::Action& action) {
     if (loss.numel() != 1) refuse_result(axis_, text("a tensor of shape [", join(loss.sizes()), "]"));
     if (!loss.requires_grad()) refuse_result(axis_, "a loss that needs no gradient");
     const interception::PassScope pass;
-    roots.push_back(loss);
-    gradients.push_back(at::full_like(loss, input_.weights[i]).detach());
+    // A mean over nothing is no number, and must not touch gradients.
+    if (input_.weights[i] != 0) {
+      roots.push_back(loss);
+      gradients.push_back(at::full_like(loss, input_.weights[i]).detach());
+    }
   }
   auto sent = std::exchange(one.pass.sent(action.stage), {});
   for (auto next = sent.rbegin(); next != sent.rend(); ++next) {

@@ -8,8 +8,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -294,17 +296,20 @@ std::string Pipeline::key_of(const std::vector<at::Tensor>& part) const {
 at::Tensor Pipeline::train(const Calls& calls, const std::vector<std::string>& keys, std::vector<double> weights,
                            double scale) const {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  if (!(total > 0) || !std::all_of(weights.begin(), weights.end(), [](double weight) { return weight >= 0; })) {
+  if (!std::isfinite(total) ||
+      !std::all_of(weights.begin(), weights.end(), [](double weight) { return weight >= 0; })) {
     throw UsageError(impl_->origin(), "weights of microbatches ", join(weights),
-                     "; expected numbers of samples or tokens, 0 or more, not all 0.");
+                     "; expected numbers of samples or tokens, 0 or more.");
   }
-  for (double& weight : weights) weight /= total;
+  // Another data parallel rank may have tokens where this one has none.
+  for (double& weight : weights) weight /= total > 0 ? total : 1;
   if (!impl_->axis) {
     at::Tensor sum;
     for (size_t i = 0; i < calls.size(); ++i) {
       const at::Tensor loss = calls[i]();
-      (loss * (weights[i] * scale)).backward();
-      const at::Tensor counted = loss.detach() * weights[i];
+      const bool counts = weights[i] != 0;  // else it is a mean over nothing, which may be no number
+      if (counts) (loss * (weights[i] * scale)).backward();
+      const at::Tensor counted = counts ? loss.detach() * weights[i] : at::zeros_like(loss.detach());
       sum = sum.defined() ? sum + counted : counted;
     }
     return sum;
@@ -324,7 +329,7 @@ at::Tensor Pipeline::train(const Calls& calls, const std::vector<std::string>& k
   const at::NoGradGuard no_grad;
   double sum = 0;
   for (size_t i = 0; i < losses.size(); ++i) {
-    if (losses[i].defined()) sum += weights[i] * losses[i].item<double>();
+    if (losses[i].defined() && weights[i] != 0) sum += weights[i] * losses[i].item<double>();
   }
   const at::Tensor mean = at::tensor({sum}, at::kDouble);
   const comm::Purpose purpose("pipeline: mean loss");

@@ -8,7 +8,7 @@
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/layout/placement.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

@@ -13,7 +13,7 @@
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
 #include "hasten/plan/orders.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "hasten/core/error.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 
 namespace hasten::parallel {
 namespace {

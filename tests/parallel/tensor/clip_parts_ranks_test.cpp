@@ -8,7 +8,7 @@
 
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

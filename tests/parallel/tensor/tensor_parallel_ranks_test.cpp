@@ -17,7 +17,7 @@
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "parallel/parallel_models.h"
+#include "support/parallel_models.h"
 #include "parallel/tensor/exchange.h"
 #include "parallel/tensor/handler.h"
 #include "support/ranks.h"

@@ -13,8 +13,49 @@
 #include "hasten/models/bert.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/llama.h"
+#include "hasten/models/t5.h"
 
 namespace hasten::testing {
+
+// ---- Configurations. Heads are 4, the vocabulary is 97, which no number of ranks divides, and nothing is dropped.
+
+inline models::Gpt2Config small_gpt2_config(int64_t width = 16, int64_t layers = 4) {
+  models::Gpt2Config config;
+  config.vocab_size = 97;
+  config.n_positions = width;
+  config.n_embd = width;
+  config.n_layer = layers;
+  config.n_head = 4;
+  return config;
+}
+
+inline models::BertConfig small_bert_config(int64_t width = 16, int64_t layers = 4) {
+  models::BertConfig config;
+  config.vocab_size = 97;
+  config.hidden_size = width;
+  config.num_hidden_layers = layers;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 2 * width;
+  config.max_position_embeddings = width;
+  config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
+  return config;
+}
+
+/// `layers` of the encoder, and as many of the decoder.
+inline models::T5Config small_t5_config(int64_t layers = 2) {
+  models::T5Config config;
+  config.vocab_size = 97;
+  config.d_model = 16;
+  config.d_kv = 4;
+  config.d_ff = 32;
+  config.num_layers = layers;
+  config.num_heads = 4;
+  config.dropout_rate = 0;
+  config.initializer_factor = 0.2;
+  return config;
+}
+
+// ---- Models.
 
 /// An encoder and a decoder of libtorch's own layers between embeddings and a head.
 struct EncoderDecoderImpl : torch::nn::Module {
@@ -49,12 +90,7 @@ inline at::Tensor language_loss(const at::Tensor& logits, const at::Tensor& y) {
 }
 
 inline ParallelModel gpt2_model() {
-  models::Gpt2Config config;
-  config.vocab_size = 97;  // which no number of ranks divides
-  config.n_positions = 32;
-  config.n_embd = 32;
-  config.n_layer = 4;
-  config.n_head = 4;
+  const auto config = small_gpt2_config(32);
   return {"gpt2", [=] { return std::make_shared<models::Gpt2Impl>(config); },
           [](torch::nn::Module& net, const at::Tensor& x, const at::Tensor& y) {
             return language_loss(net.as<models::Gpt2Impl>()->forward(x, {}, nullptr), y);
@@ -79,16 +115,9 @@ inline ParallelModel llama_model() {
 }
 
 inline ParallelModel bert_model() {
-  models::BertConfig config;
+  auto config = small_bert_config(32);
   config.vocab_size = 100;
-  config.hidden_size = 32;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 64;
-  config.max_position_embeddings = 32;
   config.num_labels = 3;
-  config.hidden_dropout_prob = 0;
-  config.attention_probs_dropout_prob = 0;
   return {"bert",
           [=] { return std::make_shared<models::BertForSequenceClassificationImpl>(config); },
           [](torch::nn::Module& net, const at::Tensor& x, const at::Tensor& y) {

@@ -1,0 +1,119 @@
+// Checkpoint folders of Megatron-LM (tests/files/megatron_folder_test.cpp) loaded into models of any layout.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/models/bert.h"
+#include "hasten/models/gpt2.h"
+#include "hasten/models/t5.h"
+#include "hasten/parallel/layout/placement.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using testing::run_ranks;
+
+std::string megatron_folder(const std::string& name) {
+  return HASTEN_SOURCE_DIR "/tests/golden/megatron/" + name;
+}
+
+// The values that scripts/record_megatron_folders.py gives a tensor of this name.
+at::Tensor recorded_values(const std::string& name, at::IntArrayRef shape) {
+  int64_t seed = 0;
+  for (const char letter : name) seed += letter;
+  const int64_t count = c10::multiply_integers(shape);
+  const at::Tensor all = (at::arange(count) * 7919 + 104729 * seed).remainder(2003) - 1001;
+  return (all.to(at::kDouble) / 1024).to(at::kFloat).view(shape);
+}
+
+std::shared_ptr<torch::nn::Module> recorded_gpt2() {
+  models::Gpt2Config config;
+  config.vocab_size = 10;
+  config.n_positions = 6;
+  config.n_embd = 8;
+  config.n_layer = 3;
+  config.n_head = 4;
+  config.n_inner = 12;
+  return std::make_shared<models::Gpt2Impl>(config);
+}
+std::shared_ptr<torch::nn::Module> recorded_bert() {
+  models::BertConfig config;
+  config.vocab_size = 10;
+  config.hidden_size = 8;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 12;
+  config.max_position_embeddings = 6;
+  return std::make_shared<models::BertForPreTrainingImpl>(config);
+}
+std::shared_ptr<torch::nn::Module> recorded_t5() {
+  models::T5Config config;
+  config.vocab_size = 10;
+  config.d_model = 8;
+  config.d_kv = 2;
+  config.d_ff = 12;
+  config.num_layers = 1;
+  config.num_heads = 4;
+  config.tied_head = false;
+  return std::make_shared<models::T5Impl>(config);
+}
+
+struct RecordedModel {
+  const char* folder;
+  std::shared_ptr<torch::nn::Module> (*make)();
+};
+constexpr RecordedModel kRecorded[] = {
+    {"gpt2_tp2_pp2", recorded_gpt2}, {"bert_tp2", recorded_bert}, {"t5_tp2_pp2", recorded_t5}};
+
+void expect_recorded(const torch::nn::Module& net, const std::string& words) {
+  for (const auto& item : net.named_parameters()) {
+    const at::Tensor whole = parallel::gather_parameter(item.value());
+    EXPECT_TRUE(at::allclose(whole, recorded_values(item.key(), whole.sizes()), 0, 2e-7)) << words << ' ' << item.key();
+  }
+}
+
+TEST(MegatronWeights, LoadIntoWholeModels) {
+  for (const auto& [folder, make] : kRecorded) {
+    const auto net = make();
+
+    const auto report = checkpoint::load_weights(*net, megatron_folder(folder));
+
+    EXPECT_TRUE(report.missing.empty()) << folder;
+    EXPECT_TRUE(report.unexpected.empty()) << folder;
+    expect_recorded(*net, folder);
+  }
+}
+
+TEST(MegatronWeights, LoadIntoModelsOfAnyLayout) {
+  const std::pair<int, parallel::ParallelOptions> layouts[] = {
+      {2, {.tp = 2}}, {4, {.tp = 4}}, {2, {.pp = 2}}, {4, {.tp = 2, .pp = 2}}, {2, {.dp_shard = 2}}};
+  for (const auto& [folder, make] : kRecorded) {
+    for (const auto& [world, layout] : layouts) {
+      std::vector<std::shared_ptr<torch::nn::Module>> nets;
+      for (int i = 0; i < world; ++i) nets.push_back(make());
+      run_ranks(world, [&](process::Process& process) {
+        const Accelerator accelerator(process, {.tune_allocator = false, .parallel = layout});
+        const auto& net = nets[static_cast<size_t>(process.rank())];
+        if (const auto gpt2 = std::dynamic_pointer_cast<models::Gpt2Impl>(net)) (void)accelerator.prepare(gpt2);
+        if (const auto bert = std::dynamic_pointer_cast<models::BertForPreTrainingImpl>(net))
+          (void)accelerator.prepare(bert);
+        if (const auto t5 = std::dynamic_pointer_cast<models::T5Impl>(net)) (void)accelerator.prepare(t5);
+
+        checkpoint::load_weights(*net, megatron_folder(folder));
+
+        accelerator.wait_for_everyone();
+        expect_recorded(*net, text(folder, " tp ", layout.tp, " pp ", layout.pp, " dp_shard ", layout.dp_shard));
+        accelerator.wait_for_everyone();
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hasten
