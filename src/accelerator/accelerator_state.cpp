@@ -286,7 +286,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
   const comm::Purpose purpose("prepare of a model");
-  advice.note_model();
+  advice.note_model(module);
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
   const bool is_dispatched = offload::is_dispatched(module);
   if (is_dispatched) require_evaluation(module);
@@ -301,7 +301,9 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   // Parameters are memory here, cut or not.
   std::optional<interception::PassScope> pass;
   if (layout.divides_model()) pass.emplace();
-  return models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
+  auto ddp = models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
+  advice.note_model(module);
+  return ddp;
 }
 
 void AcceleratorState::require_evaluation(const torch::nn::Module& module) const {

@@ -1,14 +1,71 @@
 // See advice.h.
 #include "accelerator/advice.h"
 
+#include <c10/util/Type.h>
+
+#include <algorithm>
+#include <typeinfo>
 #include <utility>
 
 #include "hasten/core/text.h"
 
 namespace hasten {
+namespace {
+
+bool trains(const at::Tensor& parameter) {
+  return parameter.defined() && parameter.requires_grad();
+}
+
+}  // namespace
+
+void Advice::note_model(const torch::nn::Module& module) {
+  has_model_ = true;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (!parameter.defined()) continue;
+    of_models_.insert(parameter.unsafeGetTensorImpl());
+    trains_a_model_ = trains_a_model_ || parameter.requires_grad();
+  }
+}
+
+void Advice::note_optimizer(const torch::optim::Optimizer& optimizer) {
+  NotedOptimizer noted{.name = c10::demangle(typeid(optimizer).name())};
+  for (const auto& group : optimizer.param_groups()) {
+    std::copy_if(group.params().begin(), group.params().end(), std::back_inserter(noted.parameters), trains);
+  }
+  optimizers_.push_back(std::move(noted));
+}
+
+void Advice::check_optimizers(const Facts& facts, const Logger& log) {
+  const auto is_foreign = [this](const at::Tensor& parameter) {
+    return of_models_.count(parameter.unsafeGetTensorImpl()) == 0;
+  };
+  const auto noted = std::exchange(optimizers_, {});
+  std::vector<int64_t> foreign;
+  for (const NotedOptimizer& one : noted) {
+    foreign.push_back(std::count_if(one.parameters.begin(), one.parameters.end(), is_foreign));
+    steps_models_ = steps_models_ || foreign.back() < static_cast<int64_t>(one.parameters.size());
+  }
+  for (size_t i = 0; i < noted.size(); ++i) {
+    const NotedOptimizer& one = noted[i];
+    if (foreign[i] == 0) continue;
+    const auto first = std::find_if(one.parameters.begin(), one.parameters.end(), is_foreign);
+    const std::string what = text(one.name, " steps ", foreign[i], " of its ", one.parameters.size(),
+                                  " parameters in no prepared model (the first is [", join(first->sizes()), "])");
+    if (facts.world_size > 1) {
+      log.warning(text(what,
+                       ", so that their gradients stay those of each rank. Pass their model through "
+                       "accelerator.prepare, or make the optimizer of the prepared model's parameters()."));
+    } else if (trains_a_model_ && !steps_models_) {
+      log.warning(text(what,
+                       ", and no prepared optimizer steps the prepared model, which does not train. Make the "
+                       "optimizer of that model's parameters()."));
+    }
+  }
+}
 
 void Advice::before_backward(const Facts& facts, const Logger& log) {
   ++backwards_;
+  if (!optimizers_.empty()) check_optimizers(facts, log);
   if (facts.world_size > 1 && !has_loader_ && !std::exchange(said_loader_, true)) {
     log.warning(text("no loader was prepared, so each of the ", facts.world_size,
                      " ranks trains on whatever its program reads. Prepare the loader, which gives each rank its part, "

@@ -1,7 +1,13 @@
 // Advice: calls that a training on several ranks mostly has, and that a program has left out. Each is said once.
 #pragma once
 
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
 #include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "hasten/core/log.h"
 
@@ -17,17 +23,31 @@ class Advice {
     int64_t optimizer_calls = 0;
   };
 
-  void note_model() noexcept { has_model_ = true; }
+  /// Notes a model's parameters: those it comes with, and those it has once it is prepared.
+  void note_model(const torch::nn::Module& module);
+  /// Notes an optimizer before its parameters are copied.
+  void note_optimizer(const torch::optim::Optimizer& optimizer);
   void note_loader() noexcept { has_loader_ = true; }
   void note_accumulate() noexcept { accumulates_ = true; }
-  /// Says that no loader was prepared, or that accumulate() is not called, if so.
+  /// Says that no loader was prepared, that accumulate() is not called, or that an optimizer steps parameters of no
+  /// prepared model, if so.
   void before_backward(const Facts& facts, const Logger& log);
   /// Says that nothing was prepared, if so.
   void at_end(const Facts& facts, const Logger& log) const;
 
  private:
+  // An optimizer until the first backward behind its preparation, when the models have been prepared as well.
+  struct NotedOptimizer {
+    std::string name;
+    std::vector<at::Tensor> parameters;
+  };
+  void check_optimizers(const Facts& facts, const Logger& log);
+
   bool has_model_ = false, has_loader_ = false, accumulates_ = false, said_loader_ = false, said_accumulate_ = false;
   int64_t backwards_ = 0, calls_before_ = 0;
+  std::unordered_set<const c10::TensorImpl*> of_models_ = {};
+  std::vector<NotedOptimizer> optimizers_ = {};
+  bool trains_a_model_ = false, steps_models_ = false;
 };
 
 }  // namespace hasten

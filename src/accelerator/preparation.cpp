@@ -62,6 +62,7 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
   state_->require_steps_of_parts(*optimizer);
+  state_->advice.note_optimizer(*optimizer);
   state_->optimizer_registry.add(optimizer);
   checkpoint::move_state_to_parameters(*optimizer);
   state_->precision->add(optimizer);

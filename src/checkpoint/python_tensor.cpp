@@ -135,10 +135,10 @@ at::Tensor tensor_of(const files::PythonValue& value) {
 }
 
 at::Tensor tensor_of(const files::PythonTensor& tensor) {
-  if (!tensor.unreadable.empty()) throw_no_tensor("a tensor that is " + tensor.unreadable);
   if (tensor.is_sparse()) {
     return at::sparse_coo_tensor(tensor_of(*tensor.indices), tensor_of(*tensor.values), tensor.shape);
   }
+  if (!tensor.unreadable.empty()) throw_no_tensor("a tensor that cannot be read, since " + tensor.unreadable);
   if (tensor.storage == nullptr || tensor.is_meta()) throw_no_tensor("a tensor without values (device meta)");
   const auto options = at::TensorOptions().dtype(torch_dtype(tensor.dtype));
   const size_t item = files::element_bytes(tensor.dtype);

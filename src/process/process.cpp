@@ -120,14 +120,6 @@ std::string take_run_key(const Environment& environment) {
   return *key;
 }
 
-comm::GroupOptions group_options(const RankInfo& identity, const ProcessOptions& options) {
-  return {.timeout = options.timeout,
-          .check = options.check,
-          .backend = options.backend,
-          .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
-          .ignore_sigpipe = options.change_process};
-}
-
 /// Connects to the other ranks at the master's address. Returns the watch over this rank, which begins before.
 std::shared_ptr<const RunWatch> connect(FailureReporter& process, const ProcessOptions& options,
                                         std::optional<flight::WatchOptions> watched, const Environment& environment) {

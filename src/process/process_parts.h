@@ -5,11 +5,22 @@
 
 #include <chrono>
 
+#include "hasten/comm/group/group.h"
 #include "hasten/comm/store/store.h"
 #include "hasten/core/env.h"
 #include "hasten/process/rank_info.h"
 
 namespace hasten::process {
+
+/// Returns the options of the group of all ranks. `Options` are ProcessOptions; Process's unit includes this one.
+template <class Options>
+comm::GroupOptions group_options(const RankInfo& identity, const Options& options) {
+  return {.timeout = options.timeout,
+          .check = options.check,
+          .backend = options.backend,
+          .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
+          .ignore_sigpipe = options.change_process};
+}
 
 /// libtorch starts a thread for each core of the machine, and a control group's quota then stops them all for most of
 /// the time. A number that the user or the launcher has set stays.

@@ -14,14 +14,6 @@
 namespace hasten::process {
 namespace {
 
-comm::GroupOptions options_of_group(const RankInfo& identity, const ProcessOptions& options) {
-  return {.timeout = options.timeout,
-          .check = options.check,
-          .backend = options.backend,
-          .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
-          .ignore_sigpipe = options.change_process};
-}
-
 comm::Store open_store(const RankInfo& identity, std::chrono::milliseconds timeout) {
   const auto store = comm::Store::tcp({.host = identity.master_addr,
                                        .port = identity.master_port,
@@ -57,7 +49,7 @@ std::optional<RejoiningProcess> make_rejoining(const ProcessOptions& options, co
   const auto watch = std::make_shared<Watch>(Watch{words, RunWatch::start(identity, 0, watched, environment)});
   const auto open = [identity](std::chrono::milliseconds timeout) { return open_store(identity, timeout); };
   const bool replaces = environment.flag("HASTEN_REPLACES").value_or(false);
-  const auto group = comm::stand_in(identity.rank, identity.world_size, options_of_group(identity, options),
+  const auto group = comm::stand_in(identity.rank, identity.world_size, group_options(identity, options),
                                     std::make_shared<comm::Meetings>(open, identity.rank, replaces));
   return RejoiningProcess{Process(identity, group, take_device(identity, options.cpu, environment)), watch};
 }

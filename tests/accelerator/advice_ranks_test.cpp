@@ -119,6 +119,58 @@ TEST(AdviceRanks, ALoopInWhichNothingWasPreparedIsSaidAtItsEnd) {
   EXPECT_THAT(on(1), IsEmpty());
 }
 
+// Steps of `with` ranks with an optimizer that `make` makes of the prepared model and of another one.
+std::string said_of_optimizer(int with, const std::function<std::vector<at::Tensor>(Mlp& net, Mlp& other)>& make) {
+  return said_in([&] {
+    run_ranks(with, [&](Process& process) {
+      const Accelerator accelerator(process, {});
+      Mlp net, other;
+      torch::optim::SGD sgd(make(net, other), 0.1);
+      // The optimizer first: a model that is prepared behind it counts, too.
+      auto optimizer = accelerator.prepare(sgd);
+      auto model = accelerator.prepare(net);
+      (void)accelerator.data_loader(data::TensorDataset(torch::ones({4})), 2);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        accelerator.backward(model(torch::ones({2, 8})).square().mean());
+        optimizer.step();
+      }
+    });
+  });
+}
+
+TEST(AdviceRanks, AnOptimizerOfAnotherModelIsSaidOnce) {
+  const auto of_other = [](Mlp&, Mlp& other) { return other->parameters(); };
+  const auto of_both = [](Mlp& net, Mlp& other) {
+    std::vector<at::Tensor> all = net->parameters();
+    all.push_back(other->second->bias);
+    return all;
+  };
+  const auto of_net = [](Mlp& net, Mlp&) { return net->parameters(); };
+
+  EXPECT_EQ(count_of(said_of_optimizer(2, of_other), "SGD steps 4 of its 4 parameters in no prepared model"), 1);
+  EXPECT_EQ(count_of(said_of_optimizer(2, of_both), "SGD steps 1 of its 5 parameters in no prepared model"), 1);
+  EXPECT_THAT(said_of_optimizer(1, of_other), HasSubstr("no prepared optimizer steps the prepared model"));
+  EXPECT_THAT(said_of_optimizer(1, of_both), IsEmpty());
+  EXPECT_THAT(said_of_optimizer(2, of_net), IsEmpty());
+}
+
+TEST(Advice, AnInputThatIsTrainedThroughAFrozenModelIsNoMistake) {
+  const auto said = said_in([&] {
+    const Accelerator accelerator(Process(process::RankInfo{}, comm::Group()), {});
+    Mlp net;
+    for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+    auto x = torch::ones({2, 8}, at::TensorOptions().requires_grad(true));
+    torch::optim::SGD sgd({x}, 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+    accelerator.backward(model(x).square().mean());
+    optimizer.step();
+  });
+
+  EXPECT_THAT(said, IsEmpty());
+}
+
 TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
   const Logger log("advice");
   Advice advice;

@@ -113,5 +113,21 @@ TEST(RandomStates, WhatPythonHadIsCarriedThrough) {
   EXPECT_THROW(random_from_python(files::PythonValue::dict()), DataError);
 }
 
+TEST(PythonTensors, ASparseOneIsReadAndAQuantizedOneIsNamed) {
+  const auto dense = torch::tensor({{0.0F, 2.0F}, {3.0F, 0.0F}}), sparse = dense.to_sparse();
+  const auto parts = python_tensors({sparse.indices().contiguous(), sparse.values()});
+  files::PythonTensor tensor;
+  tensor.shape = {2, 2};
+  tensor.indices = std::make_shared<files::PythonTensor>(parts[0]);
+  tensor.values = std::make_shared<files::PythonTensor>(parts[1]);
+  tensor.unreadable = "it is sparse";  // as of a file
+  files::PythonTensor quantized;
+  quantized.unreadable = "it is quantized";
+
+  EXPECT_TRUE(tensor_of(tensor).to_dense().equal(dense));
+  EXPECT_NE(testing::words_of<DataError>([&] { tensor_of(quantized); }).find("cannot be read, since it is quantized"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace hasten::checkpoint

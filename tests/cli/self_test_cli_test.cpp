@@ -82,6 +82,18 @@ TEST_F(SelfTest, TakesTheNumberOfProcessesFromTheConfigurationFile) {
   EXPECT_EQ(result.out, std::string("hasten test on 2 processes, cpu\n") + kResults) << result.err;
 }
 
+TEST_F(SelfTest, ChecksInFloat32AndThenInTheConfiguredPrecision) {
+  const std::string file = folder() / "bf16.yaml";
+  std::ofstream(file) << "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\nmixed_precision: bf16\n";
+
+  const CommandResult result = test::run_command({HASTEN_COMMAND, "test", "--config_file", file}, environment());
+
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("ok      data parallelism: ranks train as one process does, and end alike\n"));
+  EXPECT_THAT(result.out, HasSubstr("ok      data parallelism in bf16: the same, as far as rounding allows\n"
+                                    "5 of 5 hold\n"));
+}
+
 TEST_F(SelfTest, SaysWhatIsMissingWhereTheProgramIsNotBesideTheCommand) {
   const std::string command = folder() / "hasten";
   std::filesystem::copy_file(HASTEN_COMMAND, command);

@@ -1,10 +1,16 @@
 // Callbacks one by one: what each changes in a fit, against the same by hand.
 #include "hasten/learner/callbacks.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/conv.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -407,6 +413,63 @@ TEST(Callbacks, APassReachesTheCallbacksThatDeclareIt) {
             (std::vector<bool>{false, true, false, false}));
   EXPECT_EQ(counted([&] { learn.validate(); }), (std::vector<bool>{false, false, true, false}));
   EXPECT_EQ(counted([&] { learn.get_preds(); }), (std::vector<bool>{false, false, false, true}));
+}
+
+// Standard output and error each a terminal of its own, as a launcher gives them to its workers.
+class TwoTerminals {
+ public:
+  TwoTerminals() {
+    std::cout.flush();
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      const int reading = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
+      if (grantpt(reading) != 0 || unlockpt(reading) != 0) throw std::runtime_error("no pty");
+      const int terminal = open(ptsname(reading), O_RDWR | O_NOCTTY);
+      const winsize size = {.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+      ioctl(terminal, TIOCSWINSZ, &size);
+      before_.push_back(dup(stream));
+      dup2(terminal, stream);
+      close(terminal);
+      reading_.push_back(reading);
+    }
+  }
+  ~TwoTerminals() {
+    for (const int one : before_) close(one);
+    for (const int one : reading_) close(one);
+  }
+  TwoTerminals(const TwoTerminals&) = delete;
+  TwoTerminals& operator=(const TwoTerminals&) = delete;
+
+  /// Puts the streams back, and returns what was written to each.
+  std::pair<std::string, std::string> take() {
+    std::cout.flush();
+    std::fflush(stdout);
+    std::string said[2];
+    for (size_t i = 0; i < 2; ++i) {
+      char part[4096];
+      ssize_t count = 0;
+      while ((count = read(reading_[i], part, sizeof part)) > 0) said[i].append(part, static_cast<size_t>(count));
+      dup2(before_[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+    }
+    return {said[0], said[1]};
+  }
+
+ private:
+  std::vector<int> before_, reading_;
+};
+
+TEST(Callbacks, InATerminalTheBarIsOnTheStreamOfTheTableWithItsTotalAndGoes) {
+  const Learner learn(data_of(), net(), quiet());
+  TwoTerminals terminals;
+
+  learn.fit(1, 0.02);
+
+  const auto [out, err] = terminals.take();
+  const size_t bar = out.rfind("epoch 0 valid: ");
+  EXPECT_NE(out.find("epoch 0 train: "), std::string::npos) << out;
+  EXPECT_NE(out.find("/7 ["), std::string::npos) << "the bar knows its batches: " << out;
+  ASSERT_NE(bar, std::string::npos);
+  EXPECT_NE(out.find("\r" + std::string(99, ' ') + "\r", bar), std::string::npos) << "the bar's line is wiped: " << out;
+  EXPECT_EQ(err.find("epoch 0"), std::string::npos) << err;
 }
 
 TEST(Learner, ALastBatchOfOneSampleBehindABatchNormIsLeftOutAsInFastai) {

@@ -258,6 +258,45 @@ TEST_F(DispatchTest, ADispatchedModelIsNotMovedBeforeItIsUndispatched) {
   EXPECT_EQ(model->parameters()[0].scalar_type(), at::kDouble);
 }
 
+// Two layers that share their weight.
+struct TiedPairImpl : torch::nn::Module {
+  TiedPairImpl() : torch::nn::Module("TiedPair") {
+    first = register_module("first", torch::nn::Linear(8, 8));
+    last = register_module("last", torch::nn::Linear(8, 8));
+    last->unregister_parameter("weight");
+    last->weight = last->register_parameter("weight", first->weight);
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::relu(first(x))); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+TORCH_MODULE(TiedPair);
+
+TEST_F(DispatchTest, ATiedTensorWithANameInMemoryStaysThereWhicheverNameComesFirst) {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor x = torch::randn({2, 8});
+  for (const auto& [first, last] : {std::pair("cpu", "disk"), std::pair("disk", "cpu")}) {
+    TiedPair net;
+    const at::Tensor wanted = net(x);
+    save_weights(*net, path("tied.safetensors"));
+    const DeviceMap map{{"first", Device(first)}, {"last", Device(last)}};
+
+    const auto placed = dispatch_model(net, map, {.offload_dir = path(std::string("away_") + first)});
+    const auto loaded =
+        load_checkpoint_and_dispatch(TiedPair(), path("tied.safetensors"),
+                                     {.device_map = map, .offload_folder = path(std::string("copy_") + first)});
+
+    for (const auto* dispatched : {&placed, &loaded}) {
+      const auto& model = *dispatched;
+      EXPECT_FALSE(is_offloaded(model->first->weight)) << first;
+      EXPECT_FALSE(is_offloaded(model->last->weight)) << first;
+      EXPECT_EQ(is_offloaded(model->first->bias), std::string(first) == "disk");
+      EXPECT_EQ(is_offloaded(model->last->bias), std::string(last) == "disk");
+    }
+    EXPECT_TRUE(testing::same_values(placed(x), wanted));
+    EXPECT_TRUE(testing::same_values(loaded(x), wanted));
+  }
+}
+
 TEST(UnitPlan, KeepsTheFirstUnitsAndStreamsTheRest) {
   const std::vector<PlannedUnit> units{{"a", 10}, {"b", 10}, {"c", 20}, {"d", 10}, {"e", 10}};
 

@@ -395,6 +395,31 @@ TEST(Fp8, InnerLinearLayersWhoseSizesFitTakePart) {
   EXPECT_EQ(fp8_layers(*net, {.filter = [](const std::string&, const torch::nn::Module&) { return true; }}).size(), 4U);
 }
 
+TEST(Fp8, ScalesOfWholeTensorsArePowersOfTwoIfAsked) {
+  torch::manual_seed(1);
+  const auto x = torch::randn({16, 32}), w = torch::randn({48, 32}), gradient = torch::randn({16, 48});
+  const auto quantized = [](const at::Tensor& matrix, Fp8Format format) {
+    return quantize_tensorwise(matrix, format, true);
+  };
+  constexpr auto kForward = Fp8Format::kE4M3, kBackward = Fp8Format::kE5M2;
+  const auto run = [&](bool round) {
+    const auto input = x.clone().requires_grad_(), weight = w.clone().requires_grad_();
+    const auto y = fp8_linear(input, weight, {.round_scales_to_power_of_2 = round});
+    y.backward(gradient);
+    return std::vector<at::Tensor>{y.detach(), input.grad(), weight.grad()};
+  };
+
+  const auto rounded = run(true), plain = run(false);
+
+  EXPECT_EQ(quantized(x, kForward).scale.item<float>(),
+            std::exp2(std::floor(std::log2(quantize_tensorwise(x, kForward).scale.item<float>()))));
+  EXPECT_TRUE(rounded[0].equal(scaled_mm(quantized(x, kForward), quantized(w.t(), kForward), at::kFloat, true)));
+  EXPECT_TRUE(rounded[1].equal(scaled_mm(quantized(gradient, kBackward), quantized(w, kForward), at::kFloat, false)));
+  EXPECT_TRUE(
+      rounded[2].equal(scaled_mm(quantized(gradient.t(), kBackward), quantized(x, kForward), at::kFloat, false)));
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(rounded[i].equal(plain[i])) << i;
+}
+
 TEST(Fp8, DelayedScalesFollowTheLastWindows) {
   const Fp8Options options{.recipe = Fp8Recipe::kDelayed, .amax_history_len = 2};
   DelayedScales scales;

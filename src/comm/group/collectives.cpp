@@ -250,13 +250,19 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   at::Tensor header = scatter_header(is_root ? parts : std::vector<at::Tensor>{}, world_size());
   if (!group.alone()) group.wait(*group.cpu().broadcast(bytes_of(header), root), OpType::kScatter);
   const int64_t* mine = header[rank()].data_ptr<int64_t>();
+  if (!is_root && group.stands_in()) {
+    throw UsageError(
+        group.origin(), "scatter from rank ", root,
+        " before the ranks have met: under hasten launch --survive they do in accelerator.survive. Compute "
+        "the parts on every rank, or scatter them inside.");
+  }
   if (mine[0] < 0) {
     throw UsageError(group.origin(), "scatter: root ", root,
                      is_root ? text(" gave ", parts.size(), " parts") : std::string(" gave unusable parts"),
                      "; it needs one for each of the ", world_size(), " ranks, of one dtype and at most ",
                      Fingerprint::kMaxDims, " dimensions.");
   }
-  if (group.alone()) return ended(copies_of({parts[0].cpu()})[0]);
+  if (group.alone() || group.stands_in()) return ended(copies_of({parts[static_cast<size_t>(rank())].cpu()})[0]);
   std::vector<int64_t> out(world_size(), 0), shape(mine + 2, mine + 2 + mine[1]);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(mine[0]));
   out[root] = std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(options.dtype().itemsize()),

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/group/origin.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm::detail {
@@ -38,6 +39,14 @@ void check_rank(const Group& group, const char* operation, int rank) {
   if (rank >= 0 && rank < group.world_size()) return;
   throw UsageError(origin_of(group), operation, " with rank ", rank, ": the group '", group.options().name, "' has ",
                    group.world_size(), " rank(s). Give a rank from 0 to ", group.world_size() - 1, ".");
+}
+
+// Where ranks have not met yet, the object of another one is nowhere. This rank's own would be another value.
+void check_has_met(const Group& group, const char* operation, int from) {
+  if (group.rank() == from || !stands_in(group)) return;
+  throw UsageError(origin_of(group), operation, " from rank ", from,
+                   " before the ranks have met: under hasten launch --survive they do in accelerator.survive. Compute "
+                   "the object on every rank, or exchange it inside.");
 }
 
 using Json = nlohmann::ordered_json;
@@ -139,6 +148,7 @@ std::vector<Bytes> gather_bytes(const Group& group, const Parcel& mine, const Gr
 
 Bytes broadcast_bytes(const Group& group, const Parcel& mine, int from, const Group::Site& site) {
   check_rank(group, "broadcast_object", from);
+  check_has_met(group, "broadcast_object", from);
   at::Tensor message = group.rank() == from ? message_of(mine) : at::Tensor();
   at::Tensor length = torch::tensor({message.defined() ? message.numel() : int64_t{0}}, torch::kInt64);
   group.broadcast_(length, from, site);
@@ -149,6 +159,7 @@ Bytes broadcast_bytes(const Group& group, const Parcel& mine, int from, const Gr
 
 Bytes scatter_bytes(const Group& group, const std::vector<Parcel>& parts, int from, const Group::Site& site) {
   check_rank(group, "scatter_object", from);
+  check_has_met(group, "scatter_object", from);
   std::vector<at::Tensor> messages;
   if (group.rank() == from) {
     const auto world_size = static_cast<size_t>(group.world_size());

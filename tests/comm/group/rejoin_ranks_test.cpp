@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "support/folder.h"
 #include "support/processes.h"
@@ -59,6 +60,28 @@ TEST(StandIn, GivesWhatEqualRanksGive) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i << '\n' << found[i];
   EXPECT_TRUE(stands_in(alone));
   EXPECT_EQ(alone.backend_name(), "loopback");
+}
+
+TEST(StandIn, GivesItsOwnObjectsAndParts) {
+  const Group alone = stand_in(1, 3, {});
+  const std::vector<at::Tensor> parts{torch::full({1}, 5), torch::full({2}, 6), torch::full({3}, 7)};
+
+  EXPECT_EQ(broadcast_object(alone, std::string("mine"), 1), "mine");
+  EXPECT_EQ(gather_object(alone, 4), (std::vector<int>{4, 4, 4}));
+  EXPECT_EQ(scatter_object(alone, std::vector<std::string>{"a", "bcd", "ef"}, 1), "bcd");
+  EXPECT_TRUE(alone.scatter(parts, 1).equal(parts[1]));
+}
+
+// What only another rank has is not replaced by this rank's, which would part the ranks.
+TEST(StandIn, RefusesWhatOnlyAnotherRankHas) {
+  const Group alone = stand_in(1, 3, {});
+
+  EXPECT_THAT(words_of<UsageError>([&] { broadcast_object(alone, std::string(), 0); }),
+              HasSubstr("broadcast_object from rank 0 before the ranks have met"));
+  EXPECT_THAT(words_of<UsageError>([&] { scatter_object(alone, std::vector<int>{}, 2); }),
+              HasSubstr("scatter_object from rank 2 before the ranks have met"));
+  EXPECT_THAT(words_of<UsageError>([&] { alone.scatter({}, 0); }),
+              HasSubstr("scatter from rank 0 before the ranks have met"));
 }
 
 TEST(StandIn, RefusesMessagesByName) {
