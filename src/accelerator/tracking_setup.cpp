@@ -48,11 +48,12 @@ class MeetingRun {
  public:
   MeetingRun(tracking::Trackers run, std::shared_ptr<comm::Meetings> meetings) : meetings_(std::move(meetings)) {
     part_ = meetings_->add({.state = [run] { return run.state().to_json(); },
-                            .load_state = [run, is_new = meetings_->replaces()](const std::string& state) mutable {
-                              // Nothing of what was logged has to be taken back.
-                              if (!std::exchange(is_new, false) && run.state().to_json() == state) return;
-                              run.load_state(core::Value::parse_json(state));
-                            },
+                            .load_state =
+                                [run, is_new = meetings_->replaces()](const std::string& state) mutable {
+                                  // Nothing of what was logged has to be taken back.
+                                  if (!std::exchange(is_new, false) && run.state().to_json() == state) return;
+                                  run.load_state(core::Value::parse_json(state));
+                                },
                             .leave = [] {}});
   }
   ~MeetingRun() { meetings_->remove(part_); }

@@ -336,9 +336,9 @@ VerifyVerdict compare_runs(const VerifyRun& one, const VerifyRun& many, const Ve
 
 std::optional<VerifyVerdict> find_rank_that_left(const VerifyRun& run) {
   for (const auto& left : run.ranks) {
-    if (!left.has_left) continue;
+    if (!left.has_ended) continue;
     for (const auto& other : run.ranks) {
-      if (other.has_left || other.num_begun <= left.num_begun) continue;
+      if (other.has_ended || other.num_begun <= left.num_begun) continue;
       return VerifyVerdict{.difference = kNumSteps,
                            .step = left.num_begun,
                            .what = text("rank ", left.rank, " ended after ", left.num_begun, " steps, rank ",

@@ -45,11 +45,10 @@ HASTEN_PROCESS_CASE(fails_in_a_thread) {
   Accelerator accelerator(options);
   torch::nn::Linear net(4, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  auto [model, optimizer, train] =
-      accelerator.prepare(net, sgd,
-                          data::loader<torch::data::samplers::SequentialSampler>(
-                              data::map(FailingRows(), torch::data::transforms::Stack<>()),
-                              torch::data::DataLoaderOptions(2).workers(2)));
+  auto [model, optimizer, train] = accelerator.prepare(
+      net, sgd,
+      data::loader<torch::data::samplers::SequentialSampler>(
+          data::map(FailingRows(), torch::data::transforms::Stack<>()), torch::data::DataLoaderOptions(2).workers(2)));
   std::thread own;
   if (fails_here("thread")) own = std::thread([] { throw std::runtime_error("the thread is lost"); });
   if (fails_here("thread_number")) own = std::thread([] { throw 7; });

@@ -13,8 +13,8 @@ HASTEN_PROCESS_CASE(survived_program) {
 
 TEST(SurviveSlow, RandomKillsEndAsTheUndisturbedRun) {
   const auto scale = Environment::current().integer("HASTEN_TEST_SCALE", 1, 1000).value_or(1);
-  for (const std::string program : {"", "gloo", "accumulates workers", "gan", "gan gloo", "fp16", "swallows", "saves", "saves gloo",
-                                    "background"}) {
+  for (const std::string program : {"", "gloo", "accumulates workers", "gan", "gan gloo", "fp16", "swallows", "saves",
+                                    "saves gloo", "background"}) {
     const std::string expected = undisturbed(program);
     for (int64_t seed = 1; seed <= scale; ++seed) {
       const Ended ended = run_survived(program, "", text("20:", seed));

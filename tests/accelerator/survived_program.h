@@ -26,14 +26,13 @@
 #include <vector>
 
 #include "accelerator/survived_deaths.h"
+#include "accelerator/survived_results.h"
 #include "cli/command.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/env.h"
 #include "hasten/core/strings.h"
 #include "hasten/data/dataset/map.h"
-#include "hasten/files/folders/manifest.h"
 #include "hasten/optim/schedulers/decay.h"
-#include "hasten/tracking/journal/journal.h"
 #include "support/processes.h"
 
 namespace hasten::survived {
@@ -89,65 +88,8 @@ inline std::string digits(const at::Tensor& tensor) {
   return out.str();
 }
 
-inline std::string contents(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-inline std::string project_folder() {
-  return std::string(std::getenv("TMPDIR")) + "/project";
-}
-
 inline checkpoint::Layout layout_of(int64_t epoch) {
   return epoch % 2 == 0 ? checkpoint::Layout::kHasten : checkpoint::Layout::kAccelerate;
-}
-
-/// The saves of the run, `with_contents` their hashes as well. Each is verified; other words stand for a torn one.
-inline std::string saves_of_run(bool with_contents) {
-  std::ostringstream out;
-  std::map<std::string, std::string> saves;
-  for (const auto& entry : std::filesystem::directory_iterator(project_folder() + "/checkpoints")) {
-    const std::string name = entry.path().filename(), folder = entry.path();
-    if (name == ".hasten.lock") continue;
-    std::ostringstream one;
-    try {
-      const auto manifest = files::read_manifest(folder);
-      one << (files::verify_folder(folder).errors.empty() ? "whole " : "damaged ") << manifest.step << ' '
-          << manifest.iteration;
-      for (const auto& tensor : manifest.tensors) {
-        for (const auto& piece : tensor.pieces) one << ' ' << tensor.info.name << ' ' << piece.xxh3.hex();
-      }
-    } catch (const Error& error) {
-      one << "torn " << error.what();
-    }
-    saves[name] = one.str();
-  }
-  for (const auto& [name, words] : saves) {
-    if (with_contents || !words.starts_with("whole")) out << name << ' ' << words << '\n';
-  }
-  return out.str() + (saves.empty() ? "no saves\n" : "");
-}
-
-/// What the project's runs have logged, and how often TensorBoard has it.
-inline std::string tracked_runs() {
-  std::ostringstream out;
-  for (const auto& run : std::filesystem::directory_iterator(project_folder() + "/tracked")) {
-    std::map<int64_t, std::string> losses;
-    tracking::JournalReader reader(run.path() / "journal.jsonl");
-    while (const auto record = reader.next()) {
-      if (record->op == "log") losses[record->step.value_or(-1)] = record->body.at("values").to_json();
-    }
-    out << "a run\n";
-    for (const auto& [step, values] : losses) out << "step " << step << ' ' << values << '\n';
-    int64_t shown = 0;
-    for (const auto& file : std::filesystem::recursive_directory_iterator(run.path())) {
-      if (file.path().filename().string().find("tfevents") == std::string::npos) continue;
-      const std::string bytes = contents(file.path());
-      for (size_t at = 0; (at = bytes.find("loss", at)) != std::string::npos; ++at) ++shown;
-    }
-    out << (shown >= static_cast<int64_t>(losses.size()) ? "all shown\n" : text("shown ", shown, '\n'));
-  }
-  return out.str();
 }
 
 inline int run_program() {
@@ -257,7 +199,8 @@ inline int run_program() {
         if (has_word("saves")) {
           accelerator.checkpoints().save_state({}, {.background = false});
           pass("saved");
-          accelerator.checkpoints().save_state(text(project_folder(), "/named_", epoch % 2), {.layout = layout_of(epoch)});
+          accelerator.checkpoints().save_state(text(project_folder(), "/named_", epoch % 2),
+                                               {.layout = layout_of(epoch)});
         }
       });
 

@@ -72,7 +72,7 @@ struct VerifyRank {
   /// Steps of which a backward has begun.
   int64_t num_begun = 0;
   /// Its program came to its end by itself, with exit code 0.
-  bool has_left = false;
+  bool has_ended = false;
 };
 
 struct VerifyRun {

@@ -119,8 +119,8 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
   if (!outcome.root_cause) return "";
   const WorkerEnd& first = *outcome.root_cause;
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
-  std::string report = text("╭ hasten: rank ", place.rank, " of ", place.world_size,
-                            " failed first: ", first_end(outcome), "\n");
+  std::string report =
+      text("╭ hasten: rank ", place.rank, " of ", place.world_size, " failed first: ", first_end(outcome), "\n");
   const std::string tail_lines = beside_message(facts.error_tail, facts.message);
   const auto rank = facts.message ? rank_that_failed(*facts.message) : std::nullopt;
   const auto line = [&](const auto&... parts) { report += text(kFrame, parts..., "\n"); };
