@@ -131,8 +131,10 @@ int verify_program(const CommandLine& line, int num_processes) {
   using enum plan::VerifyDifference;
   const bool differs = !verdict.same() && verdict.difference != kNoRecord && verdict.difference != kNumSteps;
   if (differs) print_verdict(verdict, one, many);
+  const auto left = differs ? std::nullopt : plan::find_rank_that_left(many);
+  if (left) print_verdict(*left, one, many);
   told_failure(num_processes, second.exit_code);
-  return differs ? kDiffers : second.exit_code;
+  return differs || left ? kDiffers : second.exit_code;
 }
 
 }  // namespace

@@ -3,13 +3,21 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <list>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
+#include "hasten/core/value.h"
 #include "hasten/training/verify_recorder.h"
 
 namespace hasten {
@@ -23,6 +31,39 @@ tracking::Values device_memory(const c10::Device& device) {
   return {{"device_memory_bytes",
            stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current}};
 }
+
+// Of a run whose dead ranks are replaced: a rank that replaces another finds the run that is there.
+std::string run_id_of(int64_t started_us) {
+  const auto seconds = static_cast<std::time_t>(started_us / 1'000'000);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char day[32], tail[16];
+  std::strftime(day, sizeof day, "%Y%m%d-%H%M%S", &local);
+  std::snprintf(tail, sizeof tail, "-%06x", static_cast<unsigned>(started_us % 1'000'000));
+  return text(day, tail);
+}
+
+// The run's step follows the meetings of its ranks, as long as this exists.
+class MeetingRun {
+ public:
+  MeetingRun(tracking::Trackers run, std::shared_ptr<comm::Meetings> meetings) : meetings_(std::move(meetings)) {
+    part_ = meetings_->add({.state = [run] { return run.state().to_json(); },
+                            .load_state =
+                                [run, is_new = meetings_->replaces()](const std::string& state) mutable {
+                                  // Nothing of what was logged has to be taken back.
+                                  if (!std::exchange(is_new, false) && run.state().to_json() == state) return;
+                                  run.load_state(core::Value::parse_json(state));
+                                },
+                            .leave = [] {}});
+  }
+  ~MeetingRun() { meetings_->remove(part_); }
+  MeetingRun(const MeetingRun&) = delete;
+  MeetingRun& operator=(const MeetingRun&) = delete;
+
+ private:
+  const std::shared_ptr<comm::Meetings> meetings_;
+  std::list<comm::MeetingPart>::const_iterator part_;
+};
 
 }  // namespace
 
@@ -41,7 +82,11 @@ tracking::Trackers make_trackers(const AcceleratorOptions& options, const Enviro
     setup.options.per_rank_metrics = false;
   }
   if (!setup.log_with.empty()) {
-    setup.run_key = tracking::make_run_id();
+    const auto started_us = environment.integer("HASTEN_RUN_STARTED", 1, INT64_MAX);
+    const bool meets = comm::meetings_of(process.group()) != nullptr;
+    // A run that is started again as a whole is another one.
+    const int64_t attempt = environment.integer("TORCHELASTIC_RESTART_COUNT").value_or(0);
+    setup.run_key = meets && started_us ? run_id_of(*started_us + attempt) : tracking::make_run_id();
     const comm::Purpose purpose("start of the trackers");
     if (process.world_size() > 1) setup.run_key = comm::gather_object(process.group(), setup.run_key).front();
   }
@@ -59,7 +104,11 @@ std::shared_ptr<void> track_checkpoints(const tracking::Trackers& trackers, chec
                         std::vector<checkpoint::ModelEntry>&, const std::string&) mutable {
     if (notes) run.note(text("saves a checkpoint at step ", checkpoints.step()));
   };
-  return std::make_shared<checkpoint::HookHandle>(checkpoints.add_save_hook(note));
+  auto hook = std::make_shared<checkpoint::HookHandle>(checkpoints.add_save_hook(note));
+  const auto meetings = comm::meetings_of(process.group());
+  if (!meetings) return hook;
+  return std::make_shared<std::pair<std::shared_ptr<void>, MeetingRun>>(
+      std::piecewise_construct, std::forward_as_tuple(std::move(hook)), std::forward_as_tuple(trackers, meetings));
 }
 
 }  // namespace hasten

@@ -39,8 +39,10 @@ void Save::wait() const {
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->done; });
   if (state_->error.empty()) return;
-  state_->reported = true;
-  throw DataError(Origin{"checkpoint"}, state_->path, state_->error);
+  const bool again = std::exchange(state_->reported, true);
+  if (!state_->cut_off) throw DataError(Origin{"checkpoint"}, state_->path, state_->error);
+  // The loop has gone on without it (parallel/survive/).
+  if (!again) throw CommError(Origin{"checkpoint"}, "save_state", state_->error);
 }
 
 void StepCounter::after_step(training::StepContext& context) {
@@ -71,6 +73,11 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
   if (project.keep_every && *project.keep_every < 1) {
     throw UsageError(origin(), "keep_every = ", *project.keep_every, "; expected at least 1, or unset.");
   }
+  if (meetings) {
+    meeting_part = meetings->add({.state = [this] { return meeting_state(); },
+                                  .load_state = [this](const std::string& state) { load_meeting_state(state); },
+                                  .leave = [this] { leave_meeting(); }});
+  }
   counter->on_step = [this] { hold_device_copy(); };
   if (project.automatic_checkpoint_naming) counter->on_first = [this] { touch_memory(); };
   if (run.gradients) run.gradients->step_policies().add(training::StepOrder::kAfter, counter);
@@ -79,6 +86,51 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
 // The policy may outlast this.
 Checkpoints::Impl::~Impl() {
   counter->on_step = counter->on_first = {};
+  if (meetings) meetings->remove(meeting_part);
+}
+
+// The run's saves are numbered from here on; the folder may have the one that is made again.
+std::string Checkpoints::Impl::meeting_state() {
+  if (project.automatic_checkpoint_naming && !std::exchange(is_numbered, true)) {
+    const auto numbers = checkpoint_numbers(checkpoints_folder());
+    if (!numbers.empty()) iteration = std::max(iteration, numbers.back() + 1);
+  }
+  return core::Value::map({{"iteration", iteration}, {"steps", counter->steps()}}).to_json();
+}
+
+void Checkpoints::Impl::load_meeting_state(const std::string& state) {
+  const core::Value value = core::Value::parse_json(state);
+  iteration = value.at("iteration").as_int();
+  counter->set(value.at("steps").as_int());
+  is_numbered = true;
+  // Of a save that a rank's end has cut off. All ranks have left it when they have met.
+  const std::string temporary = std::exchange(leftover, {});
+  const size_t kind = temporary.rfind(".tmp-");
+  if (kind == std::string::npos) return;
+  std::string aside = temporary;
+  aside.replace(kind, 5, ".old-");
+  std::error_code error;
+  std::filesystem::remove_all(temporary, error);
+  const auto path = std::filesystem::path(temporary).parent_path() /
+                    std::filesystem::path(temporary.substr(0, kind)).filename().string().substr(1);
+  if (std::filesystem::exists(path, error)) std::filesystem::remove_all(aside, error);
+}
+
+// Behind it this rank's saves begin as those of a new process.
+void Checkpoints::Impl::leave_meeting() {
+  if (current != nullptr) {
+    current->left = true;
+    std::unique_lock lock(current->mutex);
+    current->changed.wait(lock, [&] { return current->done; });
+    if (!current->error.empty() && !std::exchange(current->reported, true))
+      run.log.warning(text("a save has failed, and training goes on: ", current->error), {.main_process_only = false});
+  }
+  current = nullptr;
+  failures_in_a_row = 0;
+  plan_hash.clear();
+  node_of_rank.clear();
+  is_shared.clear();
+  host_group.reset();
 }
 
 // Estimates this rank's share: what every rank has is dealt to all, slices of sharded state are the rank's own.

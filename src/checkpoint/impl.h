@@ -17,6 +17,7 @@
 #include "checkpoint/save_job.h"
 #include "checkpoint/save_state.h"
 #include "hasten/checkpoint/checkpoints.h"
+#include "hasten/comm/group/rejoin.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/training/step_policy.h"
 
@@ -56,6 +57,17 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   ~Impl();
 
   RunParts run;
+  /// Of a run whose dead ranks are replaced; null for others.
+  const std::shared_ptr<comm::Meetings> meetings = comm::meetings_of(run.process.group());
+  std::list<comm::MeetingPart>::const_iterator meeting_part = {};
+  /// `iteration` is the next number whatever the folder has.
+  bool is_numbered = false;
+  /// The temporary folder of the last save.
+  std::string leftover = {};
+  std::string meeting_state();
+  void load_meeting_state(const std::string& state);
+  void leave_meeting();
+
   ProjectConfiguration project;
   int64_t iteration = 0;
   using Hooks = std::list<std::pair<int64_t, Hook>>;

@@ -28,6 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunk = size_t{8} << 20;
 constexpr size_t kDirectBlock = 4096;
+// Group's key for the words of a rank that failed, under which a meeting is ended as well (comm/store/generations.h).
+constexpr const char* kWordsKey = "hasten/failure";
 
 std::string key_of(const SaveJob& job, const std::string& name) {
   return text("hasten/save/", job.save_id, '/', job.folder, '/', name);
@@ -133,6 +135,15 @@ void add_report(const SaveJob& job, const Value& report, Collected& all) {
   merge_parts(all.manifest.parts, report.at("parts"));
 }
 
+// Throws if a rank that takes part may not write any more, because one has ended and the ranks meet anew.
+void require_meeting(const SaveJob& job) {
+  if (!job.is_of_meeting) return;
+  const auto words = job.save->left ? std::optional<std::string>("a rank has ended") : job.board->get(kWordsKey);
+  if (!words) return;
+  throw CommError(Origin{"checkpoint", job.rank, job.world_size}, "save_state", "the save to '", job.path,
+                  "' was cut off: ", inner_words(*words), ". The folder is whole or has not changed.");
+}
+
 // Waits for a note that is "ok". Throws the text of any other note.
 void await_note(const SaveJob& job, const std::string& key, const std::string& who) {
   const auto until = Clock::now() + job.timeout;
@@ -141,6 +152,7 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
     if (message && *message == "ok") return;
     if (message)
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", inner_words(*message), ".");
+    require_meeting(job);
     if (Clock::now() > until) {
       throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '",
                       job.path, "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
@@ -226,9 +238,9 @@ void give_up(const SaveJob& job) noexcept {
   }
 }
 
-void finish(SaveJob& job, const std::string& message) noexcept {
+void finish(SaveJob& job, const std::string& message, bool is_cut_off = false) noexcept {
   try {
-    job.save->finish(message);
+    job.save->finish(message, is_cut_off);
   } catch (const std::exception&) {
     // No memory for the words; the handle stays without an outcome.
   }
@@ -240,11 +252,12 @@ void wait_until_seen(const SaveJob& job) noexcept {
   try {
     for (int rank = 1; rank < job.world_size; ++rank) {
       while (!job.board->get(key_of(job, text("seen.", rank))) && Clock::now() < until) {
+        require_meeting(job);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
   } catch (const std::exception&) {
-    // A store that does not answer has no reader left.
+    // A store that does not answer has no reader left. Nor do ranks of a meeting that has ended read it.
   }
 }
 
@@ -253,6 +266,9 @@ void run_rank_0(SaveJob& job) {
   try {
     write_own(job);
     commit(job);
+  } catch (const CommError&) {
+    give_up(job);
+    throw;  // the others find the reason in the store as well, or have no store
   } catch (const std::exception& error) {
     message = error.what();
     give_up(job);
@@ -280,6 +296,7 @@ void run_other(SaveJob& job) {
       job.board->put(key_of(job, text("seen.", job.rank)), "yes");
       return finish(job, *outcome == "ok" ? "" : *outcome);
     }
+    require_meeting(job);
     if (Clock::now() > until) break;
     std::this_thread::sleep_for(pause);
   }
@@ -316,8 +333,9 @@ void run_save_job(SaveJob& job) noexcept {
   try {
     job.rank == 0 ? run_rank_0(job) : run_other(job);
   } catch (const std::exception& error) {
-    // The store is gone: the launcher or rank 0 has ended.
-    finish(job, text("the save to '", job.path, "' could not be agreed on: ", inner_words(error.what()), "."));
+    // The store is gone: the launcher or rank 0 has ended. Or the ranks meet anew.
+    finish(job, text("the save to '", job.path, "' could not be agreed on: ", inner_words(error.what()), "."),
+           job.is_of_meeting);
   }
 }
 

@@ -29,6 +29,8 @@ using SmallFile = std::pair<std::string, std::string>;
 struct SaveJob {
   std::shared_ptr<Save::State> save = {};
   std::shared_ptr<SaveBoard> board = {};
+  /// Dead ranks are replaced (comm/group/rejoin.h): the end of the meeting that the save began in cuts it off.
+  bool is_of_meeting = false;
   files::Disk* disk = &files::real_disk();
   /// This rank's number among those that write the folder, and how many they are.
   int rank = 0, world_size = 1;

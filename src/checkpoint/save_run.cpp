@@ -48,7 +48,7 @@ Target make_target(Checkpoints::Impl& own, const std::string& given) {
     }
     const std::string folder = own.checkpoints_folder();
     const auto numbers = checkpoint_numbers(folder);
-    if (!numbers.empty()) target.number = std::max(target.number, numbers.back() + 1);
+    if (!own.is_numbered && !numbers.empty()) target.number = std::max(target.number, numbers.back() + 1);
     path = folder + text("/checkpoint_", target.number);
     std::filesystem::create_directories(folder);
     if (own.lock == nullptr) own.lock = std::make_unique<files::FolderLock>(folder);
@@ -57,6 +57,7 @@ Target make_target(Checkpoints::Impl& own, const std::string& given) {
   target.path = files::resolved_folder(path);
   target.save_id = files::new_save_id();
   target.temporary = files::make_temporary_folder(files::real_disk(), target.path, target.save_id);
+  own.leftover = target.temporary;
   return target;
 }
 
@@ -386,6 +387,7 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
   if (early) {
     out.records = agree(own, mine);
     out.target = seen_from_here(own, out.records[0].target, path.empty());
+    own.leftover = out.target.temporary;
     if (options.layout == Layout::kHasten) out.writers = find_writers(own, out.target);
   }
   try {
@@ -399,6 +401,7 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
   }
   out.records = agree(own, mine);
   out.target = seen_from_here(own, out.records[0].target, path.empty());
+  own.leftover = out.target.temporary;
   return out;
 }
 
@@ -406,11 +409,10 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   const comm::Purpose purpose("save_state");
-  if (comm::meetings_of(own.run.process.group()) != nullptr) {
-    throw UsageError(
-        own.origin(),
-        "save_state under hasten launch --survive: a rank that has been replaced cannot take part in a save "
-        "yet. Save the weights on rank 0 (checkpoint::save_model), or start without --survive.");
+  if (comm::stands_in(own.run.process.group())) {
+    throw UsageError(own.origin(),
+                     "save_state before the ranks have met: under hasten launch --survive they do in "
+                     "accelerator.survive. Save inside it or behind it.");
   }
   // Each rank saves its part of what all should have alike. check_replicas looks at all of it.
   if (own.run.models != nullptr && !options.check_replicas) {
@@ -429,7 +431,9 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   auto job = std::make_shared<SaveJob>();
   job->save = std::make_shared<Save::State>();
   job->save->path = prepared.target.path;
-  job->board = own.board;
+  // Notes are a meeting's: a rank that is replaced finds no others.
+  job->is_of_meeting = own.meetings != nullptr;
+  job->board = job->is_of_meeting ? std::make_shared<SaveBoard>(own.run.process.group().store()) : own.board;
   job->rank = prepared.writers.index;
   job->world_size = static_cast<int>(prepared.writers.ranks.size());
   job->folder = prepared.writers.folder;

@@ -88,7 +88,9 @@ void read_event(std::map<int64_t, VerifyRank>& ranks, const Value& value) {
   }
   VerifyRank& rank = ranks[number];
   if (event == "start") read_start(rank, value);
+  if (event == "begin") rank.num_begun = value.at("step").as_int() + 1;
   if (event == "step") rank.steps.push_back(read_step(value));
+  if (event == "exit") rank.has_ended = true;
 }
 
 }  // namespace

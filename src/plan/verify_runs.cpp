@@ -278,6 +278,10 @@ size_t least_steps(const VerifyRun& run) {
   return least;
 }
 
+constexpr const char* kLeftAlone =
+    "a rank left its loop before the others: a break on what one rank sees, or a loader "
+    "that was not prepared. Decide together: set_trigger and check_trigger.";
+
 std::optional<VerifyVerdict> check_num_steps(const VerifyRun& one, const VerifyRun& many) {
   const size_t of_one = least_steps(one), of_many = least_steps(many);
   for (const auto& rank : many.ranks) {
@@ -286,9 +290,7 @@ std::optional<VerifyVerdict> check_num_steps(const VerifyRun& one, const VerifyR
         .difference = kNumSteps,
         .step = static_cast<int64_t>(of_many),
         .what = text("some ranks made ", of_many, " steps, rank ", rank.rank, " made ", rank.steps.size()),
-        .cause =
-            "a rank left its loop before the others: a break on what one rank sees, or a loader "
-            "that was not prepared. Decide together: set_trigger and check_trigger."};
+        .cause = kLeftAlone};
   }
   if (of_one == of_many) return std::nullopt;
   return VerifyVerdict{.difference = kNumSteps,
@@ -330,6 +332,21 @@ VerifyVerdict compare_runs(const VerifyRun& one, const VerifyRun& many, const Ve
   }
   if (auto found = check_num_steps(one, many)) return ended(*std::move(found));
   return verdict;
+}
+
+std::optional<VerifyVerdict> find_rank_that_left(const VerifyRun& run) {
+  for (const auto& left : run.ranks) {
+    if (!left.has_ended) continue;
+    for (const auto& other : run.ranks) {
+      if (other.has_ended || other.num_begun <= left.num_begun) continue;
+      return VerifyVerdict{.difference = kNumSteps,
+                           .step = left.num_begun,
+                           .what = text("rank ", left.rank, " ended after ", left.num_begun, " steps, rank ",
+                                        other.rank, " began another"),
+                           .cause = kLeftAlone};
+    }
+  }
+  return std::nullopt;
 }
 
 std::string verify_text(const VerifyVerdict& verdict, const VerifyRun& one, const VerifyRun& many) {

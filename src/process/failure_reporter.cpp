@@ -5,6 +5,8 @@
 #include "process/failure_reporter.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <typeinfo>
 
 #include "hasten/core/error.h"
 #include "hasten/core/value.h"
@@ -47,7 +50,13 @@ struct End {
   int exit_code = 1;
 };
 
-/// Returns the exception that ends the process, if it is a std::exception.
+// The name of the exception's type, as the program has it.
+std::string type_of_exception() {
+  const std::type_info* const type = abi::__cxa_current_exception_type();
+  return type == nullptr ? "unknown type" : c10::demangle(type->name());
+}
+
+/// Returns the exception that ends the process, if there is one.
 std::optional<End> uncaught() {
   const std::exception_ptr exception = std::current_exception();
   if (!exception) return std::nullopt;
@@ -60,7 +69,7 @@ std::optional<End> uncaught() {
   } catch (const std::exception& error) {
     return End{error.what()};
   } catch (...) {
-    return std::nullopt;
+    return End{text("an exception that is no std::exception (", type_of_exception(), ')')};
   }
 }
 

@@ -28,8 +28,8 @@ struct FailureReporter {
   std::optional<comm::Group> group = {};
 };
 
-/// From now on, an uncaught std::exception has these effects, at the latest after 8 s. It posts its what() and closes
-/// the group. It writes the error file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970,
+/// From now on, an uncaught exception on any thread has these effects, at the latest after 8 s. It posts its what() and
+/// closes the group. It writes the error file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970,
 /// "py_callstack"}}}). It prints one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core
 /// dump. A process that serves the store waits, 5 s at most, until the others have read it. std::terminate for any
 /// other reason goes to the handler that was there before. `message` is held weakly: when its owner is gone, nothing is

@@ -113,6 +113,11 @@ VerifyRecorder::VerifyRecorder(VerifyOptions options, int rank, int world_size)
                     {"shares", options_.num_shares},
                     {"whole", options_.whole},
                     {"steps", options_.num_steps}}));
+  const auto note_exit = [](int status, void*) {
+    auto* const recorder = verify_recorder();
+    if (recorder != nullptr && status == 0) recorder->write(Value::map({{"event", "exit"}}));
+  };
+  ::on_exit(note_exit, nullptr);
 }
 
 void VerifyRecorder::write(Value event) {
@@ -210,6 +215,8 @@ void VerifyRecorder::before_backward(const BackwardFacts& facts) {
                      "an optimizer has stepped between two backwards of one batch, so the batches of several ranks "
                      "cannot be computed one after the other. Use hasten verify --whole.");
   }
+  if (losses_.as_list().empty()) write(Value::map({{"event", "begin"}, {"step", num_steps_}}));
+  const auto whole = sources_.summon();
   core::Value now = digests(sources_.parameters());
   if (before_.empty()) {
     before_ = std::move(now);

@@ -35,6 +35,39 @@ TEST(Survive, AccumulationWorkersAndSeveralOptimizersToo) {
   expect_same_end(run_survived("gan", "1@between:4,0@behind_first:7,2@optimizer:9"), undisturbed("gan"), "gan");
 }
 
+TEST(Survive, SavesThatDeathsCutOffAreWholeOrNotThereAndAllComeToBe) {
+  const std::string expected = undisturbed("saves");
+  EXPECT_THAT(expected, HasSubstr("checkpoint_13 whole 60 13"));
+
+  // Before a save, in each part of it and behind it. Rank 0 makes and commits the folder.
+  expect_same_end(run_survived("saves", "1@evaluation:5,0@save:2,2@writing:2,1@saved:3,0@saved:1"), expected, "before");
+  expect_same_end(run_survived("saves", "0@writing:1,1@writing:2,0@committing:2,2@committing:4,1@save:6"), expected,
+                  "during");
+}
+
+TEST(Survive, SavesInTheBackgroundToo) {
+  const std::string expected = undisturbed("background");
+  EXPECT_THAT(expected, ::testing::StartsWith("next 23\n")) << "none is torn";
+
+  expect_same_end(run_survived("background", "1@save:2,0@saved:4,2@writing:6,0@writing:3,1@backward:29,0@committing:2"),
+                  expected, "background");
+  expect_same_end(run_survived("background", "", "6:5"), expected, "background, random");
+}
+
+TEST(Survive, RandomKillsOfARunThatSaves) {
+  expect_same_end(run_survived("saves", "", "6:3"), undisturbed("saves"), "saves");
+}
+
+TEST(Survive, ARankInTheMainProcesssPlaceGoesOnWithItsTrackedRun) {
+  const std::string expected = undisturbed("tracks");
+  EXPECT_THAT(expected, ::testing::StartsWith("a run\nstep 0 "));
+  EXPECT_THAT(expected, HasSubstr("\nstep 59 "));
+  EXPECT_THAT(expected, HasSubstr("\nall shown\n"));
+
+  expect_same_end(run_survived("tracks", "0@forward:5,1@optimizer:9,0@optimizer:14,0@evaluation:11"), expected,
+                  "tracked");
+}
+
 TEST(Survive, AStepThatCatchesTheErrorIsDoneAgainAsWell) {
   expect_same_end(run_survived("swallows", "1@forward:5"), undisturbed("swallows"), "swallows");
 }
@@ -58,8 +91,7 @@ TEST(Survive, UsedUpReplacementsEndTheRunWithItsFailure) {
 TEST(Survive, WhatCannotBeSurvivedIsRefusedAtTheStart) {
   for (const auto& [program, words] :
        {std::pair("shards", "sharding (ZeRO, FSDP, DeepSpeed)"), std::pair("messages", "a message to rank"),
-        std::pair("saves_before", "save_state under hasten launch --survive"),
-        std::pair("saves", "save_state under hasten launch --survive"),
+        std::pair("saves_before", "save_state before the ranks have met"),
         std::pair("local_sgd", "local_sgd under hasten launch --survive"),
         std::pair("plain", "a backward before the ranks have met")}) {
     const Ended ended = run_survived(program);

@@ -34,16 +34,37 @@ inline int own_rank() {
   return static_cast<int>(Environment::current().integer("RANK").value_or(0));
 }
 
-/// A place at which a rank may die.
-inline void pass(const std::string& place) {
+/// True if this process is to die at this place, where it comes once more.
+inline bool is_due(const std::string& place) {
   static std::map<std::string, int> times;
   static const std::vector<std::string> deaths =
       core::split(Environment::current().text("SURVIVE_DIES").value_or(""), ',');
   const std::string here = text(own_rank(), '@', place, ':', ++times[place]);
   for (const std::string& death : deaths) {
-    if (death == here && take_mark(death)) kill(getpid(), SIGKILL);
+    if (death == here && take_mark(death)) return true;
     if (death == here + "!") _exit(1);
   }
+  return false;
+}
+
+/// A place at which a rank may die.
+inline void pass(const std::string& place) {
+  if (is_due(place)) kill(getpid(), SIGKILL);
+}
+
+/// Places in a save: "writing", once a first file of it is there, and "committing", once its last one is.
+inline void pass_save(const std::string& folder) {
+  const bool at_first = is_due("writing"), at_last = is_due("committing");
+  if (!at_first && !at_last) return;
+  std::thread([folder, at_last] {
+    const auto is_there = [&] {
+      std::error_code gone;
+      if (at_last) return std::filesystem::exists(folder + "/manifest.json", gone);
+      return !std::filesystem::is_empty(folder, gone) || gone;
+    };
+    while (std::filesystem::exists(folder) && !is_there()) std::this_thread::yield();
+    kill(getpid(), SIGKILL);
+  }).detach();
 }
 
 /// This process has another's place, and its first backward with all ranks is not done yet.

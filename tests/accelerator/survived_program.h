@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "accelerator/survived_deaths.h"
+#include "accelerator/survived_results.h"
 #include "cli/command.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/env.h"
@@ -87,6 +88,10 @@ inline std::string digits(const at::Tensor& tensor) {
   return out.str();
 }
 
+inline checkpoint::Layout layout_of(int64_t epoch) {
+  return epoch % 2 == 0 ? checkpoint::Layout::kHasten : checkpoint::Layout::kAccelerate;
+}
+
 inline int run_program() {
   pass("main");
   const int64_t epochs = 6;
@@ -98,7 +103,15 @@ inline int run_program() {
   options.backend = has_word("gloo") ? comm::BackendKind::kGloo : comm::BackendKind::kAuto;
   if (has_word("fp16")) options.mixed_precision = Precision::kFp16;
   if (has_word("shards")) options.shard = {.stage = parallel::ShardStage::kOptimizer};
-  if (has_word("saves")) options.project.project_dir = std::string(std::getenv("TMPDIR")) + "/project";
+  if (has_word("saves") || has_word("background")) {
+    options.project.project_dir = project_folder();
+    options.project.automatic_checkpoint_naming = true;
+    options.project.iteration = 3;
+  }
+  if (has_word("tracks")) {
+    options.log_with = {"journal", "tensorboard"};
+    options.project.project_dir = project_folder();
+  }
   Accelerator accelerator(options);
   pass("accelerator");
   Net net;
@@ -122,7 +135,11 @@ inline int run_program() {
   accelerator.checkpoints().register_object("mean", mean);
   accelerator.checkpoints().register_object("accuracy", accuracy);
   net->in->weight.register_hook([](const at::Tensor&) { pass("backward"); });
-  const auto hook = accelerator.checkpoints().add_save_hook([](auto&, const std::string&) { pass("save"); });
+  const auto hook = accelerator.checkpoints().add_save_hook([](auto&, const std::string& folder) {
+    pass("save");
+    pass_save(folder);
+  });
+  if (has_word("tracks")) accelerator.init_trackers("tracked", {{"lr", 0.05}});
   pass("prepared");
   if (has_word("messages")) accelerator.process().group().send(torch::ones({1}), (own_rank() + 1) % 3);
   if (has_word("saves_before")) accelerator.checkpoints().save_state("early");
@@ -137,6 +154,10 @@ inline int run_program() {
   const auto report = accelerator.survive(
       {.epochs = epochs}, train,
       [&](auto& batch) {
+        if (has_word("background") && mean.count % 3 == 1) {
+          accelerator.checkpoints().save_state();
+          pass("saved");
+        }
         const auto scope = accelerator.accumulate(model);
         const auto x = has_word("fp16") ? batch.data.to(torch::kFloat) : batch.data;
         if (second) {
@@ -158,6 +179,7 @@ inline int run_program() {
           if (!has_word("swallows")) throw;
         }
         if (is_newcomer().exchange(false)) take_next_mark("back_");
+        if (has_word("tracks")) accelerator.log({{"loss", loss}});
         pass("optimizer");
         optimizer.step();
         pass("behind_step");
@@ -174,10 +196,22 @@ inline int run_program() {
           pass("evaluation");
         }
         model->train();
-        if (has_word("saves")) accelerator.checkpoints().save_state(text(std::getenv("TMPDIR"), "/saved_", epoch % 2));
+        if (has_word("saves")) {
+          accelerator.checkpoints().save_state({}, {.background = false});
+          pass("saved");
+          accelerator.checkpoints().save_state(text(project_folder(), "/named_", epoch % 2),
+                                               {.layout = layout_of(epoch)});
+        }
       });
 
+  accelerator.checkpoints().end();
+  if (has_word("tracks")) accelerator.end_training();
+  accelerator.process().group().barrier();
   std::ofstream out(text(std::getenv("TMPDIR"), "/end_", own_rank()));
+  if (has_word("saves") || has_word("background")) {
+    out << saves_of_run(has_word("saves")) << "next " << accelerator.checkpoints().save_iteration() << '\n';
+  }
+  if (has_word("tracks")) out << tracked_runs();
   for (const auto& named : net->named_parameters()) out << named.key() << ' ' << digits(named.value()) << '\n';
   for (const auto& named : net->named_buffers()) out << named.key() << ' ' << digits(named.value()) << '\n';
   if (has_word("gan")) {
@@ -198,11 +232,6 @@ struct Ended {
   /// What rank r has at the end.
   std::vector<std::string> states;
 };
-
-inline std::string contents(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// Runs the program on 3 ranks, with `survive` replacements.
 inline Ended run_survived(const std::string& program, const std::string& deaths = "", const std::string& kills = "",

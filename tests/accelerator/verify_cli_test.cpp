@@ -164,6 +164,8 @@ class Program {
           optimizer.step();
         }
         has("scheduler_not_prepared") ? decay.step() : scheduler.step();
+        if (has("leaves_alone") && ++step == 3 && accelerator.num_processes() > 1 && !accelerator.is_main_process())
+          return;
         if (has("writes_buffers")) net->norm->running_var.mul_(accelerator.num_processes());
         if (has("writes_on_one") && ++step == 2 && !accelerator.is_main_process()) {
           const torch::NoGradGuard no_grad;
@@ -329,6 +331,7 @@ TEST(Verify, MistakesOfStepsAreNamed) {
   expect_named("writes_on_one", "before it rank 1 and rank 0 differ in head.bias", "on some ranks only");
   expect_named("writes_buffers", "behind it norm.running_var differ", "buffers follow rank 0");
   expect_named("epochs_by_processes", "one process made 10 steps", "depends on the number of processes");
+  expect_named("leaves_alone", "rank 1 ended after 3 steps, rank 0 began another", "a break on what one rank sees");
   expect_named("unseeded", "before the first step the runs differ", "AcceleratorOptions::seed");
 }
 

@@ -1,4 +1,5 @@
-// Hangs of a run, each with what its ranks say about it by themselves.
+// Hangs of a run, each with what its ranks say about it by themselves. Over shared memory, and those that depend on the
+// transport, over Gloo as well.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +45,11 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+Process watched_process() {
+  const bool is_gloo = variable("HASTEN_TEST_BACKEND") == "gloo";
+  return Process({.backend = is_gloo ? comm::BackendKind::kGloo : comm::BackendKind::kAuto});
+}
+
 /// What is said within a minute; the ranks are killed then.
 std::string report_of(const std::string& case_name, const std::string& words, int rank = 0, int world_size = 3,
                       const std::map<std::string, std::string>& environment = {}) {
@@ -55,8 +61,20 @@ std::string report_of(const std::string& case_name, const std::string& words, in
   return processes.wait()[static_cast<size_t>(rank)].output;
 }
 
+/// Hangs over the backend GetParam().
+class RunWatchOver : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string report_of(const std::string& case_name, const std::string& words, const std::string& hang_after = "1.5") {
+    return testing::report_of(case_name, words, 0, 3,
+                              {{"HASTEN_TEST_BACKEND", GetParam()}, {"HASTEN_HANG_AFTER", hang_after}});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, RunWatchOver, ::testing::Values("shared", "gloo"),
+                         [](const auto& backend) { return std::string(backend.param); });
+
 HASTEN_PROCESS_CASE(hang_barrier_too_many) {
-  const Process process;
+  const Process process = watched_process();
   process.group().all_reduce_(ones(3));
   if (process.rank() == 2) process.group().barrier();  // if (main) save()
   process.group().barrier();
@@ -64,7 +82,7 @@ HASTEN_PROCESS_CASE(hang_barrier_too_many) {
   while (true) pause();
 }
 
-TEST(RunWatch, ABarrierTooManyNamesThePlaceWhereTheCallsPart) {
+TEST_P(RunWatchOver, ABarrierTooManyNamesThePlaceWhereTheCallsPart) {
   const std::string report = report_of("hang_barrier_too_many", "╰");
 
   EXPECT_THAT(report, HasSubstr("barrier 4 of 'world'"));
@@ -72,7 +90,7 @@ TEST(RunWatch, ABarrierTooManyNamesThePlaceWhereTheCallsPart) {
 }
 
 HASTEN_PROCESS_CASE(hang_opposite_groups) {
-  const Process process;
+  const Process process = watched_process();
   const auto one = process.group().subgroup({0, 1}), other = process.group().subgroup({0, 1});
   if (process.rank() == 0) one->all_reduce_(ones(4)), other->all_reduce_(ones(4));
   if (process.rank() == 1) other->all_reduce_(ones(4)), one->all_reduce_(ones(4));
@@ -80,8 +98,8 @@ HASTEN_PROCESS_CASE(hang_opposite_groups) {
   return 0;
 }
 
-TEST(RunWatch, TwoGroupsInOppositeOrderAreACircle) {
-  const std::string report = report_of("hang_opposite_groups", "╰", 0, 3, {{"HASTEN_HANG_AFTER", "3600"}});
+TEST_P(RunWatchOver, TwoGroupsInOppositeOrderAreACircle) {
+  const std::string report = report_of("hang_opposite_groups", "╰", "3600");
 
   EXPECT_THAT(report, HasSubstr("ranks 0 1 of 3 wait for each other"));
   EXPECT_THAT(report, HasSubstr("rank 0 waits for rank 1 in all_reduce 1 of 'world/0[0,1]': sum of float32 [4]"));
@@ -89,29 +107,29 @@ TEST(RunWatch, TwoGroupsInOppositeOrderAreACircle) {
 }
 
 HASTEN_PROCESS_CASE(hang_receives) {
-  const Process process;
+  const Process process = watched_process();
   const int next = (process.rank() + 1) % process.world_size();
   process.group().receive_(ones(2), next, 7);
   process.group().send(ones(2), next, 7);
   return 0;
 }
 
-TEST(RunWatch, ARingOfReceivesIsACircleWithTags) {
-  const std::string report = report_of("hang_receives", "╰", 0, 3, {{"HASTEN_HANG_AFTER", "3600"}});
+TEST_P(RunWatchOver, ARingOfReceivesIsACircleWithTags) {
+  const std::string report = report_of("hang_receives", "╰", "3600");
 
   EXPECT_THAT(report, HasSubstr("ranks 0-2 of 3 wait for each other"));
   EXPECT_THAT(report, HasSubstr("rank 2 waits for rank 0 in receive 1 from 0 (tag 7)"));
 }
 
 HASTEN_PROCESS_CASE(hang_mutex) {
-  const Process process;
+  const Process process = watched_process();
   std::mutex mutex;
   if (process.rank() == 1) count_losses(mutex), count_losses(mutex);
   process.group().all_reduce_(ones(5));
   return 0;
 }
 
-TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
+TEST_P(RunWatchOver, AMutexLockedTwiceIsNamedWithItsFunction) {
   const std::string report = report_of("hang_mutex", "╰");
 
   EXPECT_THAT(report, HasSubstr("rank 1 of 3 is missing"));
@@ -121,7 +139,7 @@ TEST(RunWatch, AMutexLockedTwiceIsNamedWithItsFunction) {
 }
 
 HASTEN_PROCESS_CASE(hang_computes) {
-  const Process process;
+  const Process process = watched_process();
   if (process.rank() == 1) {
     const flight::PhaseScope scope("evaluate");
     compute_losses();
@@ -130,7 +148,7 @@ HASTEN_PROCESS_CASE(hang_computes) {
   return 0;
 }
 
-TEST(RunWatch, ARankThatComputesIsALineFirstWithItsPlace) {
+TEST_P(RunWatchOver, ARankThatComputesIsALineFirstWithItsPlace) {
   const std::string report = report_of("hang_computes", "compute_losses");
 
   if (report.find("of a core") != std::string::npos) return;  // the machine is too busy to tell it from a hang
@@ -139,9 +157,43 @@ TEST(RunWatch, ARankThatComputesIsALineFirstWithItsPlace) {
   EXPECT_EQ(report.find("╭"), std::string::npos) << "it may be right to compute";
 }
 
+HASTEN_PROCESS_CASE(hang_skipped) {
+  const Process process = watched_process();
+  for (int step = 0; step < 3; ++step) {
+    if (process.rank() == 2 && step == 1) continue;
+    process.group().all_reduce_(ones(3));
+  }
+  while (process.rank() == 2) pause();
+  return 0;
+}
+
+TEST_P(RunWatchOver, ASkippedCallLeavesTheRankBehindByOne) {
+  const std::string report = report_of("hang_skipped", "╰");
+
+  EXPECT_THAT(report, HasSubstr("rank 2 of 3 is missing"));
+  EXPECT_THAT(report, HasSubstr("all_reduce 3 of 'world': sum of float32 [3] at run_watch_slow_test.cpp:"));
+  EXPECT_THAT(report, HasSubstr("its last was all_reduce 2"));
+}
+
+HASTEN_PROCESS_CASE(hang_stopped) {
+  const Process process = watched_process();
+  process.group().all_reduce_(ones(300'000));
+  if (process.rank() == 1) raise(SIGSTOP);
+  process.group().all_reduce_(ones(300'000));
+  return 0;
+}
+
+TEST_P(RunWatchOver, ARankThatIsStoppedIsCertain) {
+  const std::string report = report_of("hang_stopped", "╰", "3600");
+
+  EXPECT_THAT(report, HasSubstr("rank 1 of 3 is missing"));
+  EXPECT_THAT(report, HasSubstr("all_reduce 2 of 'world': sum of float32 [300000]"));
+  EXPECT_THAT(report, HasSubstr("rank 1 is stopped; kill -CONT "));
+}
+
 // Standard output and error are one pipe, which nobody reads.
 HASTEN_PROCESS_CASE(hang_full_pipe) {
-  const Process process;
+  const Process process = watched_process();
   if (process.rank() == 0) {
     int ends[2];
     if (pipe(ends) != 0) return 3;
@@ -190,7 +242,7 @@ TEST(RunWatch, ARankThatSaysThatItIsAliveIsNotReported) {
 }
 
 HASTEN_PROCESS_CASE(hang_read) {
-  const Process process;
+  const Process process = watched_process();
   if (process.rank() == 1) {
     const flight::PhaseScope scope("data");
     char byte;
@@ -213,7 +265,7 @@ TEST_F(RunWatchFiles, AReadThatDoesNotReturnNamesItsPath) {
 }
 
 HASTEN_PROCESS_CASE(hang_waits) {
-  const Process process;
+  const Process process = watched_process();
   process.group().barrier();  // behind it nobody needs rank 0's store
   if (process.rank() == 0) {
     (void)!::write(STDOUT_FILENO, "ready\n", 6);

@@ -69,6 +69,10 @@ struct VerifyRank {
   VerifyDigests parameters = {};          ///< at the start, as buffers
   VerifyDigests buffers = {};
   std::vector<VerifyStep> steps = {};
+  /// Steps of which a backward has begun.
+  int64_t num_begun = 0;
+  /// Its program came to its end by itself, with exit code 0.
+  bool has_ended = false;
 };
 
 struct VerifyRun {

@@ -19,6 +19,9 @@ struct VerifyRunsOptions {
 /// `one` is the run that is taken for right.
 VerifyVerdict compare_runs(const VerifyRun& one, const VerifyRun& many, const VerifyRunsOptions& options = {});
 
+/// Returns the verdict on a run that failed because a rank had left its loop, while others began a further step.
+std::optional<VerifyVerdict> find_rank_that_left(const VerifyRun& run);
+
 /// Returns one or two lines, ended: what `hasten verify` prints.
 std::string verify_text(const VerifyVerdict& verdict, const VerifyRun& one, const VerifyRun& many);
 

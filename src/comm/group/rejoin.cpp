@@ -89,6 +89,33 @@ void Meetings::meet(const Group& group, std::chrono::milliseconds timeout) {
   rejoin(group, keys, std::max(timeout - used, std::chrono::milliseconds(1)));
 }
 
+std::list<MeetingPart>::const_iterator Meetings::add(MeetingPart part) {
+  return parts_.insert(parts_.end(), std::move(part));
+}
+
+void Meetings::remove(std::list<MeetingPart>::const_iterator part) noexcept {
+  parts_.erase(part);
+}
+
+std::vector<std::string> Meetings::states() const {
+  std::vector<std::string> states;
+  for (const auto& part : parts_) states.push_back(part.state());
+  return states;
+}
+
+void Meetings::load_states(const std::vector<std::string>& states) const {
+  if (states.size() != parts_.size()) {
+    throw UsageError(Origin{"comm"}, "a meeting with ", states.size(), " parts of another rank, where this one has ",
+                     parts_.size(), ". Make the same objects on all ranks before they meet.");
+  }
+  auto state = states.begin();
+  for (const auto& part : parts_) part.load_state(*state++);
+}
+
+void Meetings::leave() const {
+  for (const auto& part : parts_) part.leave();
+}
+
 Group stand_in(int rank, int world_size, const GroupOptions& given, std::shared_ptr<Meetings> meetings) {
   GroupOptions options = given;
   options.lazy = true;  // the store is never asked

@@ -46,7 +46,10 @@ void set_torchrun(Variables& variables, const RunSettings& run, const WorkerPlac
   set("MASTER_PORT", run.master_port);
   set("TORCHELASTIC_RESTART_COUNT", run.restart_count);
   set("TORCHELASTIC_MAX_RESTARTS", run.max_restarts);
-  if (run.survive > 0) set("HASTEN_SURVIVE", run.survive);
+  if (run.survive > 0) {
+    set("HASTEN_SURVIVE", run.survive);
+    set("HASTEN_RUN_STARTED", run.started_us);
+  }
   set("TORCHELASTIC_RUN_ID", run.run_id);
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_ERROR_FILE", place.error_file);

@@ -220,6 +220,8 @@ class LocalRun {
         output_(output_options(options, environment.inherited)),
         directory_(environment.inherited) {
     environment_.run = options.run;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    environment_.run.started_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
     // Launchers of several machines have no secret in common here; there the processes use the store's.
     if (options.num_machines == 1) environment_.run.run_key = hex(random_bytes());
     if (options.num_machines > 1 && !is_loopback(options.run.master_addr))
@@ -401,7 +403,7 @@ class LocalRun {
                            const MemoryEvents& memory_before) const {
     const WorkerEnd& end = *outcome.root_cause;
     const OutputPlan plan = plan_of(end.local_rank);
-    const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
+    const bool killed = exit_code_of(end.status) == 128 + SIGKILL && outcome.exit_code == 128 + SIGKILL;
     return {.message = read_error_message(place(end.local_rank).error_file),
             .left_early = left_early(outcome),
             .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),

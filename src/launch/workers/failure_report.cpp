@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "hasten/core/text.h"
+#include "hasten/launch/base/signals.h"
 #include "launch/workers/root_cause.h"
 
 namespace hasten::launcher {
@@ -76,6 +77,13 @@ std::string others_line(const std::vector<WorkerEnd>& others, const std::vector<
   return join(groups);
 }
 
+// A worker that others name as their cause may still be ending when the launcher's signal comes.
+std::string first_end(const Outcome& outcome) {
+  const int status = outcome.root_cause->status;
+  if (!WIFSIGNALED(status) || exit_code_of(status) == outcome.exit_code) return describe_end(status);
+  return text("an uncaught exception (it was still ending when the launcher sent ", signal_name(WTERMSIG(status)), ')');
+}
+
 }  // namespace
 
 std::string hint_for(int wait_status) {
@@ -111,8 +119,8 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
   if (!outcome.root_cause) return "";
   const WorkerEnd& first = *outcome.root_cause;
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
-  std::string report = text("╭ hasten: rank ", place.rank, " of ", place.world_size,
-                            " failed first: ", describe_end(first.status), "\n");
+  std::string report =
+      text("╭ hasten: rank ", place.rank, " of ", place.world_size, " failed first: ", first_end(outcome), "\n");
   const std::string tail_lines = beside_message(facts.error_tail, facts.message);
   const auto rank = facts.message ? rank_that_failed(*facts.message) : std::nullopt;
   const auto line = [&](const auto&... parts) { report += text(kFrame, parts..., "\n"); };

@@ -56,6 +56,8 @@ struct Progress {
   int64_t accumulation = 0;
   uint64_t seed = 0;
   data::LoaderState loader = {};
+  /// Of the meetings' parts.
+  std::vector<std::string> parts = {};
 
   State encode() const {
     return State::of({{"committed", committed},
@@ -65,10 +67,14 @@ struct Progress {
                       {"is_behind_loop", is_behind_loop},
                       {"accumulation", accumulation},
                       {"seed", text(seed)},
+                      {"parts", core::Value(parts)},
                       {"loader", LoaderCodec::encode(loader)}});
   }
   static Progress decode(const State& state) {
     const auto number = [&](const char* name) { return state.at(name).value().as_int(); };
+    std::vector<std::string> parts;
+    const core::Value parts_value = state.at("parts").value();
+    for (const auto& part : parts_value.as_list()) parts.push_back(part.as_string());
     return {.committed = number("committed"),
             .num_steps = number("num_steps"),
             .num_batches = number("num_batches"),
@@ -76,7 +82,8 @@ struct Progress {
             .is_behind_loop = state.at("is_behind_loop").value().as_bool(),
             .accumulation = number("accumulation"),
             .seed = core::whole_number<uint64_t>(state.at("seed").value().as_string()).value_or(0),
-            .loader = LoaderCodec::decode(state.at("loader"))};
+            .loader = LoaderCodec::decode(state.at("loader")),
+            .parts = std::move(parts)};
   }
 };
 
@@ -161,6 +168,7 @@ class Survival {
     progress_.seed = at::detail::getDefaultCPUGenerator().current_seed();
     progress_.accumulation = parts_.accumulation.step();
     progress_.loader = loop_.state();
+    progress_.parts = meetings_->states();
     is_single_ = parts_.registry.optimizers().size() == 1;
     watch_->before = [this] {
       require_unbroken();
@@ -193,7 +201,7 @@ class Survival {
     if (!root) {
       throw UsageError(origin(),
                        "every rank was replaced before another could take its state, so the run's state is "
-                       "lost. Start the run again.");
+                       "lost. Go on from a checkpoint (load_state), or start the run again.");
     }
     const auto replaced = std::count_if(ranks.begin(), ranks.end(), [](const Standing& one) { return !one.has_state; });
     count_failure(ranks[static_cast<size_t>(*root)].committed, replaced > 0);
@@ -230,6 +238,7 @@ class Survival {
       one.load_state(LoaderCodec::encode(state.position > 0 ? next_epoch(std::move(state)) : state));
     }
     loop_.load_state(progress_.loader);
+    meetings_->load_states(progress_.parts);
     has_state_ = is_whole_ = true;
     if (parts_.healed) parts_.healed(progress_.num_steps);
   }
@@ -242,6 +251,7 @@ class Survival {
       ++report_.num_repeated;
     }
     is_open_ = false;
+    meetings_->leave();
   }
 
   // ---- Units.
@@ -256,6 +266,7 @@ class Survival {
     ++progress_.committed;
     progress_.num_batches = num_batches_;
     progress_.accumulation = parts_.accumulation.step();
+    progress_.parts = meetings_->states();
     is_whole_ = is_whole;
     is_open_ = false;
   }

@@ -7,13 +7,28 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "hasten/comm/group/group.h"
 #include "hasten/comm/store/generations.h"
 
 namespace hasten::comm {
+
+/// Values beside the group that belong to its meetings, as the numbers of saves. Ranks have the same parts in the same
+/// order.
+struct MeetingPart {
+  /// Returns them as of now.
+  std::function<std::string()> state = {};
+  /// Called on every rank when the ranks have met, with what state() has returned on the one whose state all take.
+  std::function<void(const std::string&)> load_state = {};
+  /// Called behind an error, before the ranks meet anew. It ends work that waits for the others. Throws nothing.
+  std::function<void()> leave = {};
+};
 
 /// A rank's part in a run whose dead ranks are replaced, which a group and its subgroups share.
 class Meetings {
@@ -33,10 +48,20 @@ class Meetings {
   int source() const noexcept { return source_; }
   void set_source(int rank) noexcept { source_ = rank; }
 
+  /// Keeps the part until `remove` of what is returned.
+  std::list<MeetingPart>::const_iterator add(MeetingPart part);
+  void remove(std::list<MeetingPart>::const_iterator part) noexcept;
+  /// The parts' states, in their order.
+  std::vector<std::string> states() const;
+  /// Throws: UsageError for other parts than this rank has.
+  void load_states(const std::vector<std::string>& states) const;
+  void leave() const;
+
  private:
   Generations generations_;
   const bool replaces_;
   int source_ = 0;
+  std::list<MeetingPart> parts_ = {};
 };
 
 /// Returns a group that is not connected yet. Until its ranks meet, all_gather gives equal parts, a sum is multiplied

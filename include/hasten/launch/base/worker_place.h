@@ -47,6 +47,8 @@ struct RunSettings {
   /// How often a failed group of workers is started again, with a new attempt number, and a new port where it was not
   /// given.
   int max_restarts = 0;
+  /// HASTEN_RUN_STARTED, in microseconds since 1970: the same for a worker and for the one that replaces it.
+  int64_t started_us = 0;
   /// How many workers that fail are started again alone, with HASTEN_REPLACES=1, while the others go on
   /// (HASTEN_SURVIVE).
   int survive = 0;
