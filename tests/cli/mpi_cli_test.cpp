@@ -26,10 +26,10 @@ class Mpi : public test::LaunchFolder {
   const std::string kProgram = std::string(HASTEN_BINARY_DIR) + "/bin/hasten-self-test";
 };
 
-#ifdef HASTEN_WITH_MPI
+#ifdef HASTEN_MPIRUN
 
 TEST_F(Mpi, CollectivesShardingAndTrainingHoldUnderMpirun) {
-  const CommandResult result = test::run_command({"mpirun", "-n", "3", kProgram}, with_mpi());
+  const CommandResult result = test::run_command({HASTEN_MPIRUN, "-n", "3", kProgram}, with_mpi());
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("4 of 4 hold\n")) << result.err;
