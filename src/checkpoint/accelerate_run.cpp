@@ -22,6 +22,7 @@
 #include "hasten/files/folders/deepspeed_folder.h"
 #include "hasten/files/folders/manifest.h"
 #include "hasten/files/folders/open_source.h"
+#include "hasten/files/folders/retention.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/safetensors_source.h"
 #include "hasten/process/random.h"
@@ -275,6 +276,10 @@ std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, cons
 
 std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std::string& path) {
   if (fs::exists(fs::path(path) / files::kManifestFile)) return open_hasten_run(own, path);
+  if (files::lost_manifest(path)) {
+    throw DataError(own.origin(), path, "'", path, "' has no manifest.json, without which its files cannot be read. ",
+                    "Load another checkpoint.");
+  }
   return open_accelerate_run(own, path);
 }
 

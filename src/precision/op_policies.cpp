@@ -3,6 +3,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <map>
@@ -88,6 +89,12 @@ std::vector<c10::OperatorHandle> overloads_of(const std::string& name) {
   return found;
 }
 
+// libtorch warns of each kernel that is replaced, which is what is asked for here.
+class SilentWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 [[noreturn]] void refuse_unknown(const std::string& name) {
   std::set<std::string> names;
   for (const auto& known : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -118,6 +125,8 @@ void OpPolicies::set(const std::string& op, CastPolicy policy) {
   const std::string name = op.find("::") == std::string::npos ? "aten::" + op : op;
   const auto overloads = overloads_of(name);
   if (overloads.empty()) refuse_unknown(name);
+  SilentWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   const bool cpu = impl_->device == c10::DeviceType::CPU;
   const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(impl_->device);
   impl_->libraries.erase(name);

@@ -12,18 +12,6 @@
 
 namespace hasten::rpc {
 
-std::string words_of_current() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an object that is no std::exception";
-  }
-}
-
 EngineAgent::EngineAgent(AgentCore& core, HeadOf head_of)
     : RpcAgent(trpc::WorkerInfo(core.worker(core.rank()).name, static_cast<int64_t>(core.rank())),
                std::make_unique<trpc::RequestCallbackNoPython>(), std::chrono::milliseconds(0)),

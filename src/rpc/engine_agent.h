@@ -28,8 +28,6 @@ inline int creator_of(int64_t context) {
   return static_cast<int>(context >> 48);
 }
 
-/// The words of the exception that is being handled, without libtorch's backtrace.
-std::string words_of_current();
 detail::Packed packed_message(const trpc::Message& message);
 c10::intrusive_ptr<trpc::Message> message_of(Decoded& decoded);
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "compat/exception_message.h"
 #include "hasten/core/error.h"
 #include "rpc/engine_bridge.h"
 #include "rpc/settle.h"
@@ -41,7 +42,7 @@ void EngineBridge::run_engine_message(int from, Decoded& message) {
       throw DataError(Origin{"rpc"}, "message", "an engine message of another type came");
     }
   } catch (...) {
-    refuse(reply, words_of_current());
+    refuse(reply, compat::message_of_current_exception());
   }
 }
 
@@ -92,7 +93,7 @@ void EngineBridge::run_gradients(const Head& head, trpc::Message& request, const
       if (may_answer()) answer_with(future, reply);
     });
   } catch (...) {
-    if (may_answer()) refuse(reply, words_of_current());
+    if (may_answer()) refuse(reply, compat::message_of_current_exception());
   }
 }
 
@@ -101,7 +102,7 @@ void EngineBridge::answer_with(trpc::JitFuture& future, const Reply& reply) {
     try {
       std::rethrow_exception(future.exception_ptr());
     } catch (...) {
-      refuse(reply, words_of_current());
+      refuse(reply, compat::message_of_current_exception());
     }
     return;
   }
@@ -256,7 +257,7 @@ void EngineBridge::run_settlement(int from, const Head& head) {
       if (may_answer()) answer(done.hasError() ? done.tryRetrieveErrorMessage() : "");
     });
   } catch (...) {
-    if (may_answer()) answer(words_of_current());
+    if (may_answer()) answer(compat::message_of_current_exception());
   }
 }
 

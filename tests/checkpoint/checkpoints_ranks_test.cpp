@@ -454,6 +454,22 @@ TEST_F(CheckpointsRanks, DamageFoundWhileLoadingTakesTheCheckpointBefore) {
   });
 }
 
+TEST_F(CheckpointsRanks, ACheckpointWithoutItsManifestIsDamaged) {
+  save_two_checkpoints(folder_);
+  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
+  fs::remove(newest / "manifest.json");
+
+  run_ranks(3, [&](auto& process) {
+    TrainingRun run(process, {3}, folder_);
+    EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }),
+                HasSubstr("has no manifest.json"));
+    const auto resumed = run.accelerator.resume();
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
+    process.wait_for_everyone();
+  });
+}
+
 TEST_F(CheckpointsRanks, ReplicasThatDifferAreNamedAndTheCheckpointBeforeStays) {
   run_ranks(3, [&](auto& process) {
     TrainingRun run(process, {3}, folder_);

@@ -187,6 +187,9 @@ TEST_F(CheckpointCommands, ListSaysWhatIsThereAndWhatIsNotComplete) {
   make_checkpoint("checkpoints/checkpoint_10");
   fs::create_directories(at("checkpoints/checkpoint_11"));
   fs::create_directories(at("checkpoints/other"));
+  fs::create_directories(at("checkpoints/checkpoint_12"));
+  std::ofstream(at("checkpoints/checkpoint_12/model.safetensors"));
+  std::ofstream(at("checkpoints/checkpoint_12/state.safetensors"));
 
   const std::string out = run({"checkpoint", "list", at("")}).out;
 
@@ -194,6 +197,7 @@ TEST_F(CheckpointCommands, ListSaysWhatIsThereAndWhatIsNotComplete) {
   EXPECT_LT(out.find("checkpoint_2 "), out.find("checkpoint_10 "));
   EXPECT_THAT(out, HasSubstr("complete\n"));
   EXPECT_THAT(out, HasSubstr("it has no manifest.json\n"));
+  EXPECT_THAT(out, HasSubstr("its manifest.json is missing\n"));
   EXPECT_THAT(run({"checkpoint", "list", at("checkpoints"), "--json"}).out, HasSubstr("\"number\": 10"));
 }
 

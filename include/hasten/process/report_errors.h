@@ -7,10 +7,10 @@
 
 namespace hasten::process {
 
-/// While the result lives, an uncaught std::exception ends the process with one line on standard error. Its exit code is 1,
-/// or 2 for a UsageError. TORCHELASTIC_ERROR_FILE gets the message in torchrun's format. A Process and an Accelerator do
-/// the same from their start on. Call it first in main() where errors may come before one is made. It sets the process's
-/// std::terminate handler, so it is not for libraries.
+/// While the result lives, an uncaught std::exception ends the process with one line on standard error. Its exit code
+/// is 1, or 2 for a UsageError. TORCHELASTIC_ERROR_FILE gets the message in torchrun's format. A Process and an
+/// Accelerator do the same from their start on. Call it first in main() where errors may come before one is made. It
+/// sets the process's std::terminate handler, so it is not for libraries.
 std::shared_ptr<const void> report_errors(const Environment& environment);
 
 }  // namespace hasten::process

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 std::string problem_of(const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(folder / kManifestFile, error)) {
+    if (lost_manifest(folder.string())) return "its manifest.json is missing";
     bool known = false;
     for (const auto& entry : fs::directory_iterator(folder, error)) {
       const std::string name = entry.path().filename().string();
@@ -82,6 +83,16 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder) {
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
   return found;
+}
+
+bool lost_manifest(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / kManifestFile, error)) return false;
+  const fs::directory_iterator entries(folder, error);
+  return std::any_of(begin(entries), end(entries), [](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    return name.starts_with("state") && name.ends_with(".safetensors");
+  });
 }
 
 }  // namespace hasten::files

@@ -211,6 +211,7 @@ TEST(Loader, ARaggedBatchIsRefusedWithItsSamplesAndShapes) {
     const std::string words = error.what();
     EXPECT_NE(words.find("[data] the dataset failed on samples 0, 1, 2 of 8: "), std::string::npos) << words;
     EXPECT_NE(words.find("equal size"), std::string::npos) << words;
+    EXPECT_EQ(words.find("frame #"), std::string::npos) << words;
   }
 }
 

@@ -17,9 +17,9 @@
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "support/parallel_models.h"
 #include "parallel/tensor/exchange.h"
 #include "parallel/tensor/handler.h"
+#include "support/parallel_models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {

@@ -35,4 +35,7 @@ struct FoundCheckpoint {
 /// aside are put back first (recover_folder). A missing folder has none.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder);
 
+/// Returns true for a folder of hasten's own form (docs/formats/hasten.md) that has no manifest.json.
+bool lost_manifest(const std::string& folder);
+
 }  // namespace hasten::files

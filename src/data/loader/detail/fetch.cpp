@@ -5,21 +5,13 @@
 #include <exception>
 #include <string>
 
+#include "compat/exception_message.h"
+
 namespace hasten::data {
 
 namespace {
 
 constexpr size_t kNamed = 8;  // more suspects than these are only counted
-
-std::string words_of_current_exception() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
 
 }  // namespace
 
@@ -37,7 +29,7 @@ void detail::throw_sample_error(const Origin& origin, const Indices& suspects, s
   } catch (...) {
   }
   std::throw_with_nested(
-      DataError(origin, path, "the dataset failed on ", which, more, of, ": ", words_of_current_exception()));
+      DataError(origin, path, "the dataset failed on ", which, more, of, ": ", compat::message_of_current_exception()));
 }
 
 }  // namespace hasten::data

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 
+#include "compat/exception_message.h"
 #include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/dispatch.h"
 #include "data/loader/detail/read_ahead.h"
@@ -18,17 +19,15 @@ namespace hasten::data::detail {
 namespace {
 
 [[noreturn]] void throw_stream_error(const Origin& origin, size_t position) {
-  std::string message = "an exception that is no std::exception", path;
+  std::string path;
   try {
     throw;
   } catch (const DataError& error) {
-    message = error.what();
     path = error.path();
-  } catch (const std::exception& error) {
-    message = error.what();
   } catch (...) {
   }
-  std::throw_with_nested(DataError(origin, path, "the stream failed after ", position, " samples: ", message));
+  std::throw_with_nested(DataError(origin, path, "the stream failed after ", position,
+                                   " samples: ", compat::message_of_current_exception()));
 }
 
 void warn_reading_past(const Origin& origin, size_t position) {
