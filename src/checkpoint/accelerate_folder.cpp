@@ -157,9 +157,11 @@ OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Op
   return state;
 }
 
-void fill_accelerate_job(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const SaveOptions& options,
+void fill_accelerate_job(Checkpoints::Impl& own, const std::vector<ModelEntry>& of_run, const SaveOptions& options,
                          SaveJob& job) {
   const at::NoGradGuard no_grad;
+  auto models = of_run;
+  for (auto& model : models) model.weights = whole(model.weights, /*keep=*/job.rank == 0);
   job.has_manifest = false;
   job.pieces = std::make_shared<const std::vector<PieceInfo>>();
   job.manifest.writer = "hasten";

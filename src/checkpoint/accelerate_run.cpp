@@ -121,8 +121,13 @@ class AccelerateRun : public SavedRun {
     const auto names = place_names(optimizer, name_of);
     auto state = fs::is_directory(file) ? folder_optimizer(file, names)
                                         : optimizer_from_python(files::PythonFile::open(file).value(), names);
-    cut_state(state, places_of(optimizer, name_of));
-    const auto report = load_optimizer_state(optimizer, state, name_of);
+    const auto places = places_of(optimizer, name_of);
+    cut_state(state, places);
+    if (state.type.empty() && !state.groups.empty())  // before this rank's slices are few, or none
+      state.type = guess_optimizer(state.groups[0].options, state.state.empty() ? nullptr : &state.state[0].second);
+    const auto* const codec = find_codec(optimizer);
+    if (codec != nullptr && steps_in_slices(codec->name)) keep_own_slices(own.run, optimizer, state, places);
+    const auto report = load_optimizer_state(optimizer, state, name_of, options_for_own_state(own.run, optimizer));
     if (!report.unused.empty())
       own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
   }

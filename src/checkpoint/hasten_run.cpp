@@ -102,7 +102,8 @@ class HastenRun : public SavedRun {
                       training::join_tensors(skeleton, [&](const std::string& path) { return tensor(prefix + path); });
                   state.state.emplace_back(parameter, tree.map());
                 });
-    const auto report = checkpoint::load_optimizer_state(optimizer, state, name_of, {.is_own = true});
+    const auto report =
+        checkpoint::load_optimizer_state(optimizer, state, name_of, options_for_own_state(own.run, optimizer));
     if (!report.unused.empty()) {
       own.run.log.warning(
           text("optimizer ", name, ": state of ", hasten::join(report.unused), " is of no parameter here"));

@@ -229,20 +229,26 @@ void LoadTarget::check_optimizers(const Checkpoints::Impl& own, const SavedRun& 
   }
 }
 
+namespace {
+
+// Writing to a parameter of which ranks have parts would be a collective, and readers come in any order.
+template <class Reader>
+void read_into_run(const RunParts& run, Reader& reader, const at::Tensor& target, const std::string& name) {
+  if (run.sharding == nullptr || !run.sharding->value_part(target))
+    return reader.into(target, name, /*through_copy=*/run.sharding != nullptr);
+  reader.into([target, sharding = run.sharding](
+                  const at::Tensor& value) { sharding->set_value(target, parallel::part_as(target, value)); },
+              name);
+}
+
+}  // namespace
+
 std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options) {
-  through_copy_ = own.run.sharding != nullptr;
   if (RunReader* reader = saved.reader(own, models_, options)) {
     for (const auto& model : weights_) {
       for (const auto& [index, name] : model.match.pairs) {
         const at::Tensor& target = model.requested[index].tensor;
-        if (parallel::is_elsewhere(target)) continue;
-        if (own.run.sharding != nullptr && own.run.sharding->value_part(target)) {
-          reader->into([target, sharding = own.run.sharding](
-                           const at::Tensor& value) { sharding->set_value(target, parallel::part_as(target, value)); },
-                       name);
-        } else {
-          reader->into(target, name, through_copy_);
-        }
+        if (!parallel::is_elsewhere(target)) read_into_run(own.run, *reader, target, name);
       }
     }
     reader_ = reader;
@@ -253,7 +259,7 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
     auto& source = sources_.emplace_back(*model.source);
     for (const auto& [index, name] : model.match.pairs) {
       const at::Tensor& target = model.requested[index].tensor;
-      if (!parallel::is_elsewhere(target)) source.into(target, name, through_copy_);
+      if (!parallel::is_elsewhere(target)) read_into_run(own.run, source, target, name);
     }
     digest += source.shared_digest();
   }

@@ -88,7 +88,6 @@ class LoadTarget {
   // Reads a saved state with a manifest of ours, which owns it; null where `sources_` read.
   RunReader* reader_ = nullptr;
   std::list<SourceReader> sources_ = {};
-  bool through_copy_ = false;
   std::vector<std::string> errors_ = {};
 };
 

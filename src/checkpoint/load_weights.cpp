@@ -110,6 +110,12 @@ void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::ve
   for (const auto& item : module.named_buffers()) cast(item.key(), item.value());
 }
 
+// Where a tensor's values lie. A storage without memory of its own, as of parameters in parts, stands for itself.
+const void* place_of_values(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.storage().data() != nullptr) return tensor.const_data_ptr();
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
 std::string listed(const char* title, const std::vector<std::string>& names) {
   constexpr size_t kMost = 20;
   if (names.empty()) return {};
@@ -145,12 +151,12 @@ WeightMatch match_weights(const std::vector<WantedTensor>& requested, const file
       continue;
     }
     match.pairs.emplace_back(i, found->second);
-    matched.insert(requested[i].tensor.const_data_ptr());
+    matched.insert(place_of_values(requested[i].tensor));
     matched.insert(requested[i].tensor.unsafeGetTensorImpl());
   }
   for (const size_t i : open) {
     const bool is_tied = matched.count(requested[i].tensor.unsafeGetTensorImpl()) > 0 ||
-                         (requested[i].tensor.numel() > 0 && matched.count(requested[i].tensor.const_data_ptr()) > 0);
+                         (requested[i].tensor.numel() > 0 && matched.count(place_of_values(requested[i].tensor)) > 0);
     if (!is_tied) match.missing.push_back(requested[i].name);
   }
   for (const auto& name : names) {

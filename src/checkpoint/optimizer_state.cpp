@@ -25,27 +25,34 @@ const AnyOptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer, cons
       "NovoGrad. Specialise checkpoint::OptimizerCodec for it, or give it state() and load_state().");
 }
 
-// State that has the parameter's shape follows its dtype and device, as Optimizer.load_state_dict has it. It is copied,
-// so that a step does not write into what was loaded.
+// Memory in the parameter's order. No operator reads the parameter: that is a collective where ranks have parts of it,
+// and each rank loads its own.
+at::Tensor empty_like_parameter(const at::Tensor& parameter, c10::ScalarType dtype, c10::Device device) {
+  const auto options = parameter.options().dtype(dtype).device(device).requires_grad(false);
+  if (parameter.layout() == at::kStrided && parameter.is_non_overlapping_and_dense())
+    return at::empty_strided(parameter.sizes(), parameter.strides(), options);
+  return at::empty_like(parameter.detach(), options);
+}
+
+// State that has the parameter's shape follows its dtype, and goes to `device`, as Optimizer.load_state_dict has it. It
+// is copied, so that a step does not write into what was loaded.
 training::State fitted(const training::State& state, const at::Tensor& parameter, const std::string& slot,
-                       bool is_own) {
+                       c10::Device device, bool is_own) {
   if (state.is_tensor()) {
     const at::Tensor& tensor = state.tensor();
     const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" &&
                          slot != "step" && tensor.dim() > 0;
     const auto requested = follows ? parameter.scalar_type() : tensor.scalar_type();
     const bool lies_well = tensor.sizes() != parameter.sizes() || tensor.strides() == parameter.strides();
-    if (is_own && lies_well && tensor.device() == parameter.device() && tensor.scalar_type() == requested)
-      return tensor;
+    if (is_own && lies_well && tensor.device() == device && tensor.scalar_type() == requested) return tensor;
     if (tensor.sizes() == parameter.sizes()) {  // in the parameter's memory order too, which kernels and slices go by
-      return at::empty_like(parameter.detach(), parameter.options().dtype(requested).requires_grad(false))
-          .copy_(tensor);
+      return empty_like_parameter(parameter, requested, device).copy_(tensor);
     }
-    return tensor.to(parameter.device(), requested, false, true);
+    return tensor.to(device, requested, false, true);
   }
   if (!state.is_map()) return state;
   training::State::Map map;
-  for (const auto& [name, child] : state.map()) map.emplace_back(name, fitted(child, parameter, name, is_own));
+  for (const auto& [name, child] : state.map()) map.emplace_back(name, fitted(child, parameter, name, device, is_own));
   return map;
 }
 
@@ -154,8 +161,10 @@ OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const O
       continue;
     }
     Slots own;
+    const bool on_host = options.rests_on_host && options.rests_on_host(place.parameter);
+    const c10::Device device = on_host ? c10::Device(at::kCPU) : place.parameter.device();
     for (const auto& [slot, value] : *found->second)
-      own.emplace_back(slot, fitted(value, place.parameter, slot, options.is_own));
+      own.emplace_back(slot, fitted(value, place.parameter, slot, device, options.is_own));
     if (auto one = codec.make_state(own)) made[place.parameter.unsafeGetTensorImpl()] = std::move(one);
   }
   for (const auto& item : state.state) {

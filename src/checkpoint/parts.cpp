@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "hasten/parallel/layout/layout.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/layout/stages.h"
+#include "hasten/parallel/shard/sharding.h"
 #include "hasten/plan/layout.h"
 
 namespace hasten::checkpoint {
@@ -167,6 +169,38 @@ void gather_state(OptimizerState& state, const std::vector<Place>& places) {
       state, places, [](const at::Tensor& parameter) { return parameter.sizes().vec(); },
       [](const at::Tensor& parameter, const at::Tensor& value) { return parallel::gather_as(parameter, value); });
   share_over_stages(state, places);
+}
+
+void keep_own_slices(const RunParts& run, const torch::optim::Optimizer& optimizer, OptimizerState& state,
+                     const std::vector<Place>& places) {
+  if (run.sharding == nullptr || !run.sharding->steps(optimizer)) return;
+  std::unordered_map<std::string, at::Tensor> parameters;
+  for (const auto& place : places) parameters.emplace(place.name, place.parameter);
+  std::erase_if(state.state, [&](auto& item) {
+    const auto found = parameters.find(item.first);
+    if (found == parameters.end()) return false;
+    const at::Tensor& parameter = found->second;
+    const auto own = run.sharding->stepped_interval(optimizer, parameter);
+    if (!own) return false;
+    const auto slice = [&](const at::Tensor& value) {
+      const at::Tensor laid = at::empty_strided(parameter.sizes(), parameter.strides(), value.options()).copy_(value);
+      return laid.as_strided({laid.numel()}, {1}).narrow(0, own->begin, own->size()).clone();
+    };
+    if (own->size() > 0) item.second = changed(training::State(item.second), parameter.sizes(), slice).map();
+    return own->size() == 0;  // another rank's
+  });
+}
+
+LoadOptimizerOptions options_for_own_state(const RunParts& run, const torch::optim::Optimizer& optimizer) {
+  LoadOptimizerOptions options{.is_own = true};
+  if (run.sharding == nullptr) return options;
+  const auto& shard = run.sharding->options();
+  const auto none = parallel::OffloadDevice::kNone;
+  if (shard.optimizer_offload.device == none && shard.parameter_offload.device == none) return options;
+  options.rests_on_host = [sharding = run.sharding, &optimizer](const at::Tensor& parameter) {
+    return sharding->stepped_interval(optimizer, parameter).has_value();
+  };
+  return options;
 }
 
 void require_known_parts(const RunParts& run, const torch::optim::Optimizer& optimizer, const char* what) {

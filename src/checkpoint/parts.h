@@ -40,6 +40,12 @@ int first_rank_of_stream(const RunParts& run);
 void cut_state(OptimizerState& state, const std::vector<Place>& places);
 void gather_state(OptimizerState& state, const std::vector<Place>& places);
 
+/// Of the state of parameters that ranks step in slices, keeps this rank's slices, flat and in the order of memory.
+void keep_own_slices(const RunParts& run, const torch::optim::Optimizer& optimizer, OptimizerState& state,
+                     const std::vector<Place>& places);
+/// Options for state in slices, or whole, that only the optimizer uses from here on.
+LoadOptimizerOptions options_for_own_state(const RunParts& run, const torch::optim::Optimizer& optimizer);
+
 /// Throws: UsageError for an optimizer of cut parameters whose state has no known parts.
 void require_known_parts(const RunParts& run, const torch::optim::Optimizer& optimizer, const char* what);
 

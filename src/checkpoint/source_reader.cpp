@@ -1,6 +1,7 @@
 // See source_reader.h.
 #include "checkpoint/source_reader.h"
 
+#include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/files/folders/bulk_read.h"
 
@@ -23,9 +24,17 @@ SourceReader::SourceReader(const files::TensorSource& source)
 
 void SourceReader::into(const at::Tensor& target, const std::string& name, bool through_copy) {
   if (outside_files_.count(name)) {
-    direct_.push_back({target, name, through_copy});
+    direct_.push_back({name, [this, target, name, through_copy] { read_into(target, source_, name, through_copy); }});
   } else {
     in_files_.into(target, name, through_copy);
+  }
+}
+
+void SourceReader::into(const std::function<void(const at::Tensor&)>& put, const std::string& name) {
+  if (outside_files_.count(name)) {
+    direct_.push_back({name, [this, put, name] { put(read_tensor(source_, name)); }});
+  } else {
+    in_files_.into(put, name);
   }
 }
 
@@ -33,7 +42,7 @@ void SourceReader::read(const comm::Group* share) {
   in_files_.read(share);
   bytes_read_ += in_files_.bytes_read();
   for (const auto& one : direct_) {
-    read_into(one.target, source_, one.name, one.through_copy);
+    one.read();
     bytes_read_ += static_cast<uint64_t>(files::bytes_of(source_.info(one.name)));
   }
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class SourceReader {
   /// Fills a tensor of any dtype, strides and device in read(). If others watch its memory (`through_copy`), it uses
   /// copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
+  /// Gives what was read to `put` in read(), in the dtype of the file.
+  void into(const std::function<void(const at::Tensor&)>& put, const std::string& name);
   /// A digest of what all ranks want alike; ranks of different digests cannot share.
   std::string shared_digest() const { return in_files_.shared_digest(); }
   /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if
@@ -34,9 +37,8 @@ class SourceReader {
 
  private:
   struct Direct {
-    at::Tensor target;
     std::string name;
-    bool through_copy;
+    std::function<void()> read;
   };
 
   const files::TensorSource& source_;

@@ -6,6 +6,8 @@
 #include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "hasten/core/error.h"
@@ -25,6 +27,13 @@ int64_t version_of(const torch::nn::Module& module) {
                        dynamic_cast<const BatchNorm3dImpl*>(one) || dynamic_cast<const InstanceNorm1dImpl*>(one) ||
                        dynamic_cast<const InstanceNorm2dImpl*>(one) || dynamic_cast<const InstanceNorm3dImpl*>(one);
   return is_norm ? 2 : 1;
+}
+
+// What tensors share that show the same elements, whether their storage has memory now or not.
+using SameElements = std::tuple<const c10::StorageImpl*, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+SameElements elements_of(const at::Tensor& tensor) {
+  return {tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.sizes().vec(),
+          tensor.strides().vec()};
 }
 
 bool is_excluded(const std::string& name, const StateDictOptions& options) {
@@ -110,10 +119,9 @@ StateDict converted(const StateDict& state, int rank, const GetStateDictOptions&
     return out;
   }
   out.versions = state.versions;
-  for (const auto& [name, tensor] : state) {
+  // The memory of a tensor in parts goes with the next read of another, so copies leave the device.
+  for (const auto& [name, tensor] : whole(state)) {
     at::Tensor own = tensor;
-    // Its memory goes with the next read of another, so a copy leaves the device.
-    if (parallel::is_in_parts(tensor)) own = tensor.to(options.device.value_or(at::kCPU), false, true);
     if (options.device) own = own.to(*options.device);
     if (options.dtype && own.is_floating_point()) own = own.to(*options.dtype);
     out.set(name, own);
@@ -125,14 +133,16 @@ StateDict whole(const StateDict& state, bool keep) {
   const at::NoGradGuard no_grad;
   StateDict out;
   out.versions = state.versions;
+  std::map<SameElements, at::Tensor> copies;  // tied ones stay one tensor
   for (const auto& [name, tensor] : state) {
     if (!parallel::is_in_parts(tensor)) {
       if (keep) out.set(name, tensor);
-    } else if (keep) {
-      out.set(name, tensor.to(at::kCPU, false, true));
-    } else {
-      tensor.flatten().narrow(0, 0, std::min<int64_t>(tensor.numel(), 1)).clone();
+      continue;
     }
+    const auto [copy, is_new] = copies.emplace(elements_of(tensor), at::Tensor());
+    if (is_new && keep) copy->second = tensor.to(at::kCPU, false, true);
+    if (is_new && !keep) tensor.flatten().narrow(0, 0, std::min<int64_t>(tensor.numel(), 1)).clone();
+    if (keep) out.set(name, copy->second);
   }
   return out;
 }

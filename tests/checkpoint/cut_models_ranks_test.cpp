@@ -19,6 +19,7 @@
 #include "support/parallel_models.h"
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/test_device.h"
 
 namespace hasten {
 namespace {
@@ -67,7 +68,8 @@ struct CutRun {
     const auto& parallel = accelerator.options().parallel;
     const int models = std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp * parallel.pp));
     const int64_t rows = 4 / models;
-    return samples.narrow(0, rows * (accelerator.process().rank() / (parallel.tp * parallel.cp) % models), rows);
+    return testing::here(
+        samples.narrow(0, rows * (accelerator.process().rank() / (parallel.tp * parallel.cp) % models), rows));
   }
   void backward(int step) {
     const auto loss = [&](const at::Tensor& ids) {
@@ -89,7 +91,7 @@ struct CutRun {
   std::map<std::string, at::Tensor> weights() const {
     std::map<std::string, at::Tensor> all;
     for (const auto& item : net->named_parameters()) {
-      all[item.key()] = parallel::gather_parameter(item.value()).clone();
+      all[item.key()] = parallel::gather_parameter(item.value()).clone().cpu();
     }
     return all;
   }
@@ -334,7 +336,8 @@ struct NormedRun {
   void train(int first, int count) {
     for (int step = first; step < first + count; ++step) {
       optimizer.zero_grad();
-      const at::Tensor batch = at::arange(64).view({8, 8}).mul(step + 1).remainder(7).to(at::kFloat);
+      const at::Tensor batch =
+          at::arange(64).view({8, 8}).mul(step + 1).remainder(7).to(accelerator.device(), at::kFloat);
       accelerator.forward_backward(batch, [&](const at::Tensor& x) { return model(x).pow(2).mean(); });
       optimizer.step();
     }
@@ -348,12 +351,13 @@ struct NormedRun {
 
 Weights state_of(NormedRun& run) {
   Weights all;
-  for (const auto& [name, tensor] : run.accelerator.get_state_dict(run.model)) all[name] = tensor.clone();
+  for (const auto& [name, tensor] : run.accelerator.get_state_dict(run.model))
+    all[name] = tensor.detach().cpu().clone();
   return all;
 }
 
 HASTEN_PROCESS_CASE(cut_models_stages) {
-  process::Process process({.cpu = true});
+  process::Process process({.cpu = !testing::on_device()});
   const char* folder = std::getenv("CUT_FOLDER");
   NormedRun run(process, 5);
   run.train(0, 2);

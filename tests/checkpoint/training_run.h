@@ -27,6 +27,8 @@ struct Ema {
 struct Setting {
   int world = 1;
   ShardStage stage = ShardStage::kNone;
+  /// Optimizer state rests on the CPU, and is stepped there.
+  bool state_on_host = false;
   std::string name() const { return text("w", world, "_stage", static_cast<int>(stage)); }
 };
 
@@ -36,6 +38,7 @@ inline AcceleratorOptions options_of(const Setting& setting, const std::string& 
   options.loader.use_seedable_sampler = true;
   options.loader.data_seed = 11;
   options.shard = {.stage = setting.stage, .wrap = {.unit_bytes = 400}};
+  if (setting.state_on_host) options.shard.optimizer_offload.device = parallel::OffloadDevice::kCpu;
   if (!project.empty()) options.project = {.project_dir = project, .automatic_checkpoint_naming = true};
   options.project.shared_folder_timeout = std::chrono::milliseconds(200);
   return options;

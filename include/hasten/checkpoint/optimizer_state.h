@@ -96,6 +96,9 @@ struct LoadOptimizerOptions {
   /// The tensors have no other user. They become the optimizer's where dtype, device and strides fit already. Flat ones
   /// may be this rank's slices of sharded parameters.
   bool is_own = false;
+  /// True for parameters whose state stays on the CPU, since it is stepped there; unset: all state goes to its
+  /// parameter's device.
+  std::function<bool(const at::Tensor& parameter)> rests_on_host = {};
 };
 
 /// Which parameters' state found no place, and which found none in the file.

@@ -178,18 +178,29 @@ at::Tensor StageAxis::from_memory(at::Tensor part, const ValueFacts& facts) cons
   return cut_->wrap(std::move(part), facts.cut, facts.sizes.at(static_cast<size_t>(facts.cut.dim)));
 }
 
+// A device's generator gets its seed from the stages' generator, which is the CPU's. So the state of that one alone is
+// what a saved run needs.
 StageAxis::OwnRandom::OwnRandom(StageAxis& axis)
-    : axis_(axis), generator_(at::globalContext().defaultGenerator(c10::Device(at::kCPU))) {
-  if (!axis.device().is_cpu()) return;
+    : axis_(axis), generator_(at::globalContext().defaultGenerator(axis.device())) {
+  const auto draw = [&axis] {
+    at::Generator own = at::detail::createCPUGenerator();
+    own.set_state(axis.own_random_);
+    const uint64_t drawn = at::check_generator<at::CPUGeneratorImpl>(own)->random64();
+    axis.own_random_ = own.get_state();
+    return drawn;
+  };
   const std::lock_guard lock(generator_.mutex());
   shared_ = generator_.get_state();
-  generator_.set_state(axis.own_random_);
+  if (axis.device().is_cpu()) {
+    generator_.set_state(axis.own_random_);
+  } else {
+    generator_.set_current_seed(draw());
+  }
 }
 
 StageAxis::OwnRandom::~OwnRandom() {
-  if (!shared_.defined()) return;
   const std::lock_guard lock(generator_.mutex());
-  axis_.own_random_ = generator_.get_state();
+  if (axis_.device().is_cpu()) axis_.own_random_ = generator_.get_state();
   generator_.set_state(shared_);
 }
 

@@ -171,7 +171,37 @@ void DeviceModel::set_whole(bool whole) {
 void DeviceModel::begin_step() {
   if (reads_) memory_->flush();
   adopt_replaced();
-  if (steps_on_host()) memory_->wait_for_masters();
+  if (!steps_on_host()) return;
+  memory_->wait_for_masters();
+  adopt_written();
+}
+
+void DeviceModel::note_version(size_t item) {
+  const at::Tensor& tensor = parameters_[item].tensor;
+  versions_[item] = tensor.is_inference() ? 0 : tensor._version();
+}
+
+// Writes of the program to a whole parameter on the device count for the stripe on the CPU, too. They are seen by
+// versions: those through .data() have none.
+void DeviceModel::adopt_written() {
+  const at::NoGradGuard no_grad;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    const auto [unit, index] = plan_.places[item];
+    auto& of = memory_->unit(unit);
+    const auto mine = owned(item);
+    if (!of.resident || !of.master.defined() || mine.size() == 0) continue;
+    const auto before = versions_[item];
+    note_version(item);
+    if (versions_[item] == before) continue;
+    const int64_t begin = plan_.units[unit].offsets[index] + mine.begin;
+    of.master.narrow(0, begin - owner_ * of.share, mine.size()).copy_(of.whole.narrow(0, begin, mine.size()));
+  }
+}
+
+// The step itself has counted.
+void DeviceModel::end_step() {
+  if (!steps_on_host()) return;
+  for (size_t item = 0; item < items_.size(); ++item) note_version(item);
 }
 
 // Parameters that were stepped whole go from their owners to all ranks.

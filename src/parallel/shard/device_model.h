@@ -41,6 +41,7 @@ class DeviceModel : public ShardedModel {
   void begin_step() override;
   void exchange_stepped(const IsStepped& is_stepped) override;
   void finish_step() override;
+  void end_step() override;
   UnitCounts unit_counts() const override { return memory_ ? memory_->counts() : UnitCounts{}; }
 
   c10::Device device() const noexcept { return device_; }
@@ -82,6 +83,8 @@ class DeviceModel : public ShardedModel {
   std::optional<c10::ScalarType> low_dtype() const;
   void make_reads();
   void adopt_replaced();
+  void note_version(size_t item);
+  void adopt_written();
   at::Tensor to_rest(const at::Tensor& stripe, bool on_host) const;
   void read_numbers();
 
@@ -93,6 +96,13 @@ class DeviceModel : public ShardedModel {
   /// Of each item, the storage that shows it.
   std::vector<c10::Storage> storages_;
   std::vector<bool> resident_, trains_;
+  /// Of each item, how its elements lie in the unit.
+  struct Layout {
+    std::vector<int64_t> sizes, strides;
+  };
+  std::vector<Layout> layouts_;
+  /// Of each item, the version of its values that the stripes on the CPU have.
+  std::vector<int64_t> versions_;
   /// The units whose gradients are exchanged, by their numbers in the plan.
   std::vector<size_t> exchanged_;
   std::vector<at::Tensor> gradients_, marks_;

@@ -2,6 +2,7 @@
 //
 // More than the stripes and two units is never on a device, and never more than a unit on the wire.
 #include <ATen/Functions.h>
+#include <c10/util/strides.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -28,6 +29,15 @@ bool can_split(const at::Tensor& tensor, c10::Device device) {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
+}
+
+// Gives a tensor other contents. What stands before its operators stays, as the cut of a tensor-parallel model.
+void give_contents(at::Tensor tensor, const at::Tensor& value) {
+  using interception::Level;
+  auto before = interception::interceptors_of(tensor, Level::kOperators);
+  for (auto& each : interception::interceptors_of(tensor, Level::kEveryOperator)) before.push_back(std::move(each));
+  tensor.set_data(value);
+  for (auto& each : before) interception::add_interceptor(tensor, std::move(each));
 }
 
 // Units of trainable parameters hold no frozen ones.
@@ -122,8 +132,8 @@ void DeviceModel::give_values(torch::nn::Module& module) const {
 
 // Buffers, and parameters that are not split.
 void DeviceModel::move_rest(const torch::nn::Module& module, const std::vector<at::Tensor>& left) const {
-  const auto move = [&](at::Tensor tensor) {
-    if (tensor.defined() && tensor.is_cpu()) tensor.set_data(tensor.to(device_));
+  const auto move = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.is_cpu()) give_contents(tensor, tensor.to(device_));
   };
   for (const at::Tensor& tensor : module.buffers()) move(tensor);
   for (const at::Tensor& tensor : left) move(tensor);
@@ -176,6 +186,10 @@ std::vector<at::Tensor> DeviceModel::place(const torch::nn::Module& module, cons
   for (const auto& parameter : parameters_before)
     interception::remove_interceptor(parameter.tensor, reads_before.get());
   if (reads_before) reads_before->forget();
+  layouts_.clear();
+  for (const auto& [name, tensor] : parameters_) layouts_.push_back({tensor.sizes().vec(), tensor.strides().vec()});
+  versions_.assign(items_.size(), 0);
+  for (size_t item = 0; item < items_.size(); ++item) note_version(item);
   make_reads();
   return left;
 }
@@ -243,7 +257,7 @@ void DeviceModel::show_values(size_t item, const at::Tensor& whole, int64_t offs
     if (tensor.is_meta()) {
       offload::fill_empty(tensor, value);
     } else {
-      tensor.set_data(value);
+      give_contents(tensor, value);
     }
   }
   storages_[item] = tensor.storage();
@@ -285,10 +299,12 @@ void DeviceModel::set_value(size_t item, const at::Tensor& value) {
   auto& of = memory_->unit(unit);
   const at::Tensor& like = parameters_[item].tensor;
   // In the order of memory.
-  const at::Tensor laid = at::empty_strided(like.sizes(), like.strides(), value.options().dtype(of.dtype)).copy_(value);
+  const at::Tensor laid =
+      at::empty_strided(like.sizes(), layouts_[item].strides, value.options().dtype(of.dtype)).copy_(value);
   const at::Tensor values = laid.as_strided({laid.numel()}, {1}).to(device_);
   const auto mine = owned(item);
   const int64_t begin = plan_.units[unit].offsets[index];
+  memory_->forget(DeviceUnits::exact(unit));  // the stripe takes over what the program has written to the unit
   if (of.resident) of.whole.narrow(0, begin, values.numel()).copy_(values);
   if (mine.size() > 0) {
     const int64_t own = begin + mine.begin - owner_ * of.share;
@@ -314,11 +330,16 @@ void DeviceModel::adopt_replaced() {
                        " elements of ", of.dtype,
                        " when it was prepared. Run the prepared model's forward after changing dtypes or sizes.");
     }
+    // Optimizer state lies as the values did before.
+    auto& layout = layouts_[item];
+    if (tensor.sizes() != layout.sizes) {
+      const auto strides = c10::contiguous_strides(tensor.sizes());
+      layout = {tensor.sizes().vec(), {strides.begin(), strides.end()}};
+    }
     set_value(item, tensor.detach());
     auto& impl = *tensor.unsafeGetTensorImpl();
-    const auto sizes = tensor.sizes().vec();
     impl.set_storage_keep_dtype(storages_[item]);
-    impl.set_sizes_contiguous(sizes);
+    impl.set_sizes_and_strides(layout.sizes, layout.strides, 0);
     if (reads_ && !resident_[item]) interception::add_interceptor(tensor, reads_);
   }
 }

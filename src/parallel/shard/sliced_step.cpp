@@ -35,7 +35,11 @@ at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& paramete
     return split.model->gradient_slice(split.item, interval);
   }
   at::Tensor whole = parameter.grad().detach();
-  if (!lies_as(whole, parameter)) whole = at::empty_like(parameter).copy_(whole).detach();
+  if (!lies_as(whole, parameter)) {
+    // No operator reads the parameter, which owners alone come to here.
+    whole = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false))
+                .copy_(whole);
+  }
   if (!whole.is_cpu()) return in_memory_order(whole).narrow(0, interval.begin, interval.size());
   // Not as a view: kernels take mutable pointers of memory that they only read, and a watched gradient would be copied
   // whole.
@@ -109,7 +113,11 @@ void SlicedStep::move_state(const at::Tensor& from, const at::Tensor& to) {
   const auto split = split_.find(from.unsafeGetTensorImpl());
   if (kind_ == StepKind::kElementwise && split != split_.end()) {
     const auto interval = stepped_interval(split->second, kind_);
-    visit_state(*state, [&](const char*, at::Tensor& tensor) { tensor = cut_state(tensor, from.numel(), interval); });
+    visit_state(*state, [&](const char*, at::Tensor& tensor) {
+      tensor = cut_state(tensor, from.numel(), interval);
+      // State that was made before prepare, or moved by a new plan, is stepped where the slice is.
+      if (tensor.defined() && tensor.device() != to.device()) tensor = tensor.to(to.device());
+    });
   }
   states[to.unsafeGetTensorImpl()] = std::move(state);
 }
