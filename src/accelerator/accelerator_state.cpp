@@ -264,7 +264,8 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
         "join_uneven_inputs with sharding and fp16: ranks without data do not know the loss scale. Use bf16, or give "
         "every rank as many batches (even_batches).");
   }
-  if (parallel::splits_models(sharding) && !process().device().is_cpu()) {
+  const bool gathers = sharding && sharding->options().stage == parallel::ShardStage::kParameters;
+  if (gathers && !process().device().is_cpu()) {
     throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
                      "join_uneven_inputs with stage 3 on a device: all ranks gather a unit together, and a rank "
                      "without data makes no "

@@ -340,6 +340,29 @@ TEST_F(Placed, ACpuAsMainDeviceComputesThere) {
   EXPECT_EQ(model.stream_counts().reads, 0);
 }
 
+TEST_F(Placed, AMapOfTheCpuAloneBringsWeightsBackFromTheirGpu) {
+  for (const DeviceMap& map : {DeviceMap{{"", "cpu"}}, by_layers(std::vector<Device>(6, "cpu"))}) {
+    const int64_t before = counts()->bytes[1];
+    net_->to(c10::Device(c10::kCUDA, 1));
+    const auto model = dispatch_model(net_, map);
+
+    for (const at::Tensor& parameter : net_->parameters()) EXPECT_TRUE(parameter.is_cpu());
+    EXPECT_EQ(counts()->bytes[1], before);
+    expect_wanted(model(x_));
+    EXPECT_EQ(model(x_.to(c10::Device(c10::kCUDA, 1))).device(), c10::Device(c10::kCUDA, 1));
+    undispatch(*net_);
+  }
+}
+
+TEST_F(Placed, AMapWithoutAGpuBringsBuffersBackToo) {
+  residual_->to(c10::Device(c10::kCUDA, 0));
+  const auto model = dispatch_model(residual_, of_residual({"cpu", "disk", "disk", "cpu"}, "cpu", "cpu"),
+                                    {.offload_dir = path("rest")});
+
+  EXPECT_TRUE(residual_->scale.is_cpu());
+  expect_logits(model(ids_, mask_));
+}
+
 TEST_F(Placed, LayerwiseCastsReachStreamedWeights) {
   const auto casts = layerwise_casting(*net_, at::kBFloat16, at::kFloat);
   const auto rounded = net_->forward(x_).detach();

@@ -235,13 +235,21 @@ bool names_accelerator(const DeviceMap& map, const DispatchOptions& options) {
                      [&](const auto& entry) { return is_accelerator(entry.second); });
 }
 
+// True if a tensor lies where no entry of the map has any.
+bool lies_on_accelerator(torch::nn::Module& module) {
+  const auto items = named_tensors(module);
+  return std::any_of(items.begin(), items.end(),
+                     [](const NamedTensorRef& item) { return !item.tensor.is_cpu() && !item.tensor.is_meta(); });
+}
+
 // Weights go where the map has them, and operators to the weights.
 void start(DispatchState& state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
-  if (names_accelerator(state.map, state.options)) {
+  const bool runs_there = names_accelerator(state.map, state.options);
+  if (runs_there || (!state.map.empty() && lies_on_accelerator(module))) {
     const auto places = places_by_map(module, devices, state.main, state.options.offload_buffers);
     move_to_places(state.load, places);
     const auto units = units_of_modules(module, state.options.no_split_module_classes, state.load, places);
-    take_run(state, start_run(places, units, {state.options.max_memory, state.options.page_cache}));
+    if (runs_there) take_run(state, start_run(places, units, {state.options.max_memory, state.options.page_cache}));
   }
   start_units(state, module);
   mark_offloaded(state, module, devices);

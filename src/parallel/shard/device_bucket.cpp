@@ -34,8 +34,20 @@ DeviceBucket::DeviceBucket(DeviceModel& model, size_t unit, const ReducerBucketS
 
 DeviceBucket::~DeviceBucket() {
   for (size_t i = 0; i < hooks_.size(); ++i) parameter(i).remove_hook(hooks_[i]);
+  abandon();
+}
+
+// A step that did not come to its end: the exchange may still read the gradients.
+void DeviceBucket::abandon() {
   if (model_.pending == this) model_.pending = nullptr;
   end_abandoned(work_);
+  if (flat_.defined() && sent_on_) {
+    const c10::impl::VirtualGuardImpl device(model_.device().type());
+    device.recordDataPtrOnStream(flat_.storage().data_ptr(), *sent_on_);
+  }
+  flat_ = sums_ = at::Tensor();
+  sent_on_.reset();
+  done_.reset();
 }
 
 // Runs before autograd accumulates: the reduced gradient stays where it is, and the new part comes alone.
@@ -49,8 +61,7 @@ void DeviceBucket::begin_step() {
   num_taken_ = 0;
   std::fill(taken_.begin(), taken_.end(), false);
   std::fill(absent_.begin(), absent_.end(), false);
-  end_abandoned(work_);
-  flat_ = sums_ = at::Tensor();
+  abandon();
 }
 
 void DeviceBucket::take(size_t i, double scale, const at::Tensor&) {
@@ -72,6 +83,7 @@ void DeviceBucket::take(size_t i, double scale, const at::Tensor&) {
     flat_ = with_words_for_memory(
         model_.group(), model_.device(), text("the gradients of the unit of '", model_.memory().unit(unit_).name, "'"),
         numel * static_cast<int64_t>(options.dtype().itemsize()), [&] { return at::empty({numel}, options); });
+    made_on_ = model_.memory().current_stream();
   }
   const at::Tensor part = flat_.as_strided(like.sizes(), like.strides(), model_.plan().units[unit_].offsets[i]);
   if (absent_[i]) {
@@ -94,13 +106,17 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
   }
   const at::NoGradGuard no_grad;
   model_.on_unit_reduced();
-  if (model_.pending != nullptr && model_.pending != this) model_.pending->reduce();
+  if (model_.pending != nullptr && model_.pending != this) {
+    model_.pending->reduce();
+    model_.pending->release();
+  }
   if (scale_ != 1) flat_.mul_(scale_);
   auto& memory = model_.memory();
   c10::Event ready(model_.device().type());
   ready.record(memory.current_stream());
   const c10::StreamGuard guard(memory.stream());
   ready.block(memory.stream());
+  sent_on_ = memory.stream();
   if (model_.group().world_size() > 1) {
     sums_ = at::empty({model_.plan().units[unit_].share}, flat_.options());
     const bool is_mean = settings_.averages && model_.replicas() == nullptr;
@@ -114,26 +130,35 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
   const std::vector<double> numbers(tail.begin(), tail.end());
   model_.note_launched(unit_, without, settings_.has_tail ? &numbers : nullptr);
   model_.pending = this;
-  // There the host waits for nothing, and the buffer goes at once.
-  if (model_.group().backend_name() == "nccl") reduce();
+  // There the host waits for nothing.
+  if (model_.group().backend_name().starts_with("nccl")) reduce();
 }
 
 void DeviceBucket::reduce() {
   if (!sums_.defined()) return;
   const at::NoGradGuard no_grad;
-  if (model_.pending == this) model_.pending = nullptr;
   auto& memory = model_.memory();
   const c10::StreamGuard guard(memory.stream());
   if (work_) std::exchange(work_, std::nullopt)->wait();
-  // It is of the backward's stream.
-  c10::impl::VirtualGuardImpl(model_.device().type())
-      .recordDataPtrOnStream(flat_.storage().data_ptr(), memory.stream());
   if (model_.replicas() != nullptr) {
     model_.replicas()->all_reduce_(sums_);
     if (settings_.averages) sums_.div_(model_.everyone().world_size());
   }
   add(sums_);
-  flat_ = sums_ = at::Tensor();
+  sums_ = at::Tensor();
+  done_.emplace(model_.device().type());
+  done_->record(memory.stream());
+}
+
+// The backward's stream waits for the exchange before it gets the memory back. So a host that runs ahead has the
+// buffers of two units at most. With a note of the other stream alone it would have one of every unit.
+void DeviceBucket::release() {
+  if (model_.pending == this) model_.pending = nullptr;
+  if (!done_) return;
+  done_->block(*made_on_);
+  done_.reset();
+  sent_on_.reset();
+  flat_ = at::Tensor();
 }
 
 bool DeviceBucket::keeps_any() const {
@@ -156,6 +181,7 @@ void DeviceBucket::add(const at::Tensor& sums) {
 
 void DeviceBucket::wait() {
   reduce();
+  release();
   model_.memory().settle();
 }
 

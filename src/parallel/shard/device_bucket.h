@@ -4,6 +4,9 @@
 // reduce-scatters the buffer. The result is added to the stripe of the reduced gradient.
 #pragma once
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
 #include <optional>
 #include <vector>
 
@@ -33,9 +36,12 @@ class DeviceBucket : public ReducerBucket {
 
   /// Adds the result to the stripe, on the stream of the exchange.
   void reduce();
+  /// Gives the memory of the gradients back. Called behind reduce().
+  void release();
 
  private:
   const at::Tensor& parameter(size_t i) const { return model_.parameters()[items_[i]].tensor; }
+  void abandon();
   void set_aside(size_t i);
   bool keeps_any() const;
   void add(const at::Tensor& sums);
@@ -50,8 +56,11 @@ class DeviceBucket : public ReducerBucket {
   size_t num_taken_ = 0;
   double scale_ = 1;
   at::Tensor flat_, sums_;
+  /// The streams that gradients arrive on, and that they are sent on.
+  std::optional<c10::Stream> made_on_, sent_on_;
   std::optional<comm::Work<>> work_;
-  bool reduced_ = false;
+  /// The stripe has the result.
+  std::optional<c10::Event> done_;
 };
 
 }  // namespace hasten::parallel::shard

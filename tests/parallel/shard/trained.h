@@ -109,11 +109,12 @@ inline const std::vector<ShardStage> kStages = {ShardStage::kOptimizer, ShardSta
 template <class Net>
 void expect_numbers_of_ddp(int world_size, const std::function<void(Trained<Net>&)>& run,
                            const typename Trained<Net>::MakeOptimizer& make = adamw,
-                           const ShardOptions& base = {.wrap = {.unit_bytes = 400}}) {
+                           const ShardOptions& base = {.wrap = {.unit_bytes = 400}},
+                           const std::vector<ShardStage>& stages = kStages) {
   run_ranks(world_size, [&](auto& process) {
     Trained<Net> plain(process.group(), {}, make);
     run(plain);
-    for (const ShardStage stage : kStages) {
+    for (const ShardStage stage : stages) {
       ShardOptions options = base;
       options.stage = stage;
       Trained<Net> sharded(process.group(), options, make);
