@@ -3,8 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include "hasten/core/error.h"
 #include "hasten/learner/learner.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
+#include "hasten/training/verify_recorder.h"
 #include "learner/learner_impl.h"
 
 namespace hasten::learner {
@@ -21,6 +23,12 @@ void ParallelTrainer::after_fit(Learner& learn) {
 }
 
 void DistributedTrainer::before_fit(Learner& learn) {
+  if (training::verify_recorder() != nullptr) {
+    throw UsageError(
+        Origin{"verify", accelerator.rank(), accelerator.world_size()},
+        "the loaders of a Learner give each rank batches of its own, which one process does not repeat, so "
+        "a Learner in distrib_ctx is not compared. Compare a loop over loaders that accelerator.prepare gave.");
+  }
   auto& impl = learn.impl();
   before_ = impl.current;
   logging_ = impl.logging;

@@ -537,6 +537,14 @@ TEST(DistributedLearner, SetupWithTheNumberOfAGpuRefusesAnotherDevice) {
   }
 }
 
+TEST_F(DistributedFiles, VerifyRefusesALearner) {
+  const std::string recorder = R"({"path":")" + path("record") + R"(","steps":5,"shares":1,"whole":false,"seed":7})";
+  for (const auto& result : testing::run_processes(1, "setup_and_teardown", {{"HASTEN_VERIFY", recorder}})) {
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_NE(result.output.find("a Learner in distrib_ctx is not compared"), std::string::npos) << result.output;
+  }
+}
+
 TEST(DistributedLearner, SetupMeetsTheProcessesOfTheEnvironmentAndTeardownEndsThem) {
   const auto results = testing::run_processes(2, "setup_and_teardown");
   const auto line = [](const std::string& output) {
