@@ -38,8 +38,8 @@ class Advice {
  private:
   // An optimizer until the first backward behind its preparation, when the models have been prepared as well.
   struct NotedOptimizer {
-    std::string name;
-    std::vector<at::Tensor> parameters;
+    std::string name = {};
+    std::vector<at::Tensor> parameters = {};
   };
   void check_optimizers(const Facts& facts, const Logger& log);
 

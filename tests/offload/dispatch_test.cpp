@@ -258,31 +258,39 @@ TEST_F(DispatchTest, ADispatchedModelIsNotMovedBeforeItIsUndispatched) {
   EXPECT_EQ(model->parameters()[0].scalar_type(), at::kDouble);
 }
 
+struct TiedLayerImpl : torch::nn::Module {
+  explicit TiedLayerImpl(const at::Tensor& shared) {
+    weight = register_parameter("weight", shared);
+    bias = register_parameter("bias", torch::randn(8));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight, bias); }
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(TiedLayer);
+
 // Two layers that share their weight.
-struct TiedPairImpl : torch::nn::Module {
-  TiedPairImpl() : torch::nn::Module("TiedPair") {
-    first = register_module("first", torch::nn::Linear(8, 8));
-    last = register_module("last", torch::nn::Linear(8, 8));
-    last->unregister_parameter("weight");
-    last->weight = last->register_parameter("weight", first->weight);
+struct TiedLayersImpl : torch::nn::Module {
+  TiedLayersImpl() {
+    first = register_module("first", TiedLayer(torch::randn({8, 8})));
+    last = register_module("last", TiedLayer(first->weight));
   }
   at::Tensor forward(const at::Tensor& x) { return last(torch::relu(first(x))); }
-  torch::nn::Linear first{nullptr}, last{nullptr};
+  TiedLayer first{nullptr}, last{nullptr};
 };
-TORCH_MODULE(TiedPair);
+TORCH_MODULE(TiedLayers);
 
 TEST_F(DispatchTest, ATiedTensorWithANameInMemoryStaysThereWhicheverNameComesFirst) {
   const torch::NoGradGuard no_grad;
   const at::Tensor x = torch::randn({2, 8});
   for (const auto& [first, last] : {std::pair("cpu", "disk"), std::pair("disk", "cpu")}) {
-    TiedPair net;
+    TiedLayers net;
     const at::Tensor wanted = net(x);
     save_weights(*net, path("tied.safetensors"));
     const DeviceMap map{{"first", Device(first)}, {"last", Device(last)}};
 
     const auto placed = dispatch_model(net, map, {.offload_dir = path(std::string("away_") + first)});
     const auto loaded =
-        load_checkpoint_and_dispatch(TiedPair(), path("tied.safetensors"),
+        load_checkpoint_and_dispatch(TiedLayers(), path("tied.safetensors"),
                                      {.device_map = map, .offload_folder = path(std::string("copy_") + first)});
 
     for (const auto* dispatched : {&placed, &loaded}) {
