@@ -226,14 +226,16 @@ TEST(FailureReporter, GoToTheLaunchersErrorFile) {
 }
 
 HASTEN_PROCESS_CASE(state_throws_an_int) {
-  std::set_terminate([] { _exit(42); });
   const Process process;
   process.wait_for_everyone();
   throw 7;
 }
 
-TEST(FailureReporter, WhatIsNoStdExceptionGoesToTheHandlerThatWasThereBefore) {
-  for (const auto& result : run_processes(2, "state_throws_an_int")) EXPECT_EQ(result.exit_code, 42) << result.output;
+TEST(FailureReporter, WhatIsNoStdExceptionIsNamedByItsType) {
+  for (const auto& result : run_processes(2, "state_throws_an_int")) {
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("an exception that is no std::exception (int)"));
+  }
 }
 
 HASTEN_PROCESS_CASE(state_alone_throws) {

@@ -27,12 +27,13 @@ TEST(RunWatch, ARankThatIsStoppedIsNamedOverGlooWithTheCallOfTheOthers) {
   Processes processes(3, "stops_over_gloo", {{"HASTEN_HANG_AFTER", "3600"}});
 
   EXPECT_TRUE(processes.wait_for_output(0, "╰")) << "nothing was said";
+  const pid_t stopped = processes.pid(2);
   for (int rank = 0; rank < 3; ++rank) processes.signal(rank, SIGKILL);
   const std::string report = processes.wait()[0].output;
 
   EXPECT_THAT(report, HasSubstr("rank 2 of 3 is missing"));
   EXPECT_THAT(report, HasSubstr("all_reduce 2 of 'world': sum of float32 [300000] at run_watch_ranks_test.cpp:"));
-  EXPECT_THAT(report, HasSubstr(text("rank 2 is stopped; kill -CONT ", processes.pid(2))));
+  EXPECT_THAT(report, HasSubstr(text("rank 2 is stopped; kill -CONT ", stopped)));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(RootCause, ASignalThatEndedTheCauseMeanwhileIsNotTheExitCode) {
   EXPECT_EQ(outcome.exit_code, 1);
   const std::string report = failure_report(outcome, places_from(2), {.message = "[data] rank 1/2: the row is torn"});
   EXPECT_THAT(report,
-              HasSubstr("rank 1 of 2 failed first: an uncaught exception (it was still ending when the launcher "
+              HasSubstr("rank 1 of 8 failed first: an uncaught exception (it was still ending when the launcher "
                         "sent SIGTERM)"));
   EXPECT_THAT(report, HasSubstr("message: [data] rank 1/2: the row is torn"));
 }
