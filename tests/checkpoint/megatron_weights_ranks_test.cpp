@@ -82,10 +82,11 @@ const std::map<std::string, std::string> kTied = {
     {"decoder.embed_tokens.weight", "shared.weight"}};
 
 void expect_recorded(const torch::nn::Module& net, const std::string& words) {
-  for (const auto& item : net.named_parameters()) {
+  const auto parameters = net.named_parameters();
+  for (const auto& item : parameters) {
     const at::Tensor whole = parallel::gather_parameter(item.value());
     const auto tied = kTied.find(item.key());
-    const std::string& name = tied == kTied.end() ? item.key() : tied->second;
+    const std::string& name = tied == kTied.end() || !parameters.contains(tied->second) ? item.key() : tied->second;
     EXPECT_TRUE(at::allclose(whole, recorded_values(name, whole.sizes()), 0, 2e-7)) << words << ' ' << item.key();
   }
 }
