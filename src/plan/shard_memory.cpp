@@ -40,8 +40,8 @@ std::string padded(const std::string& word, size_t width, bool left = false) {
 }
 
 // Bytes on a device, by row. Parameters and gradients are float32, and two units are whole at a time, in the compute
-// dtype. Of gradients there are three units and a part: one that autograd makes, the buffer that it is copied to, the
-// unit before, which is being reduced, and its sum. Stage 1 was measured to have one unit above its state.
+// dtype. Of gradients there are three units and a part. One is what autograd makes, one the buffer that it is copied
+// to. The third is the unit before, which is being reduced; the part is its sum. Stage 1 has a unit above its state.
 std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
   const int64_t p = input.parameters, world = int64_t{input.ranks_per_host} * input.hosts, a = input.optimizer_bytes;
   const int64_t unit = std::min(input.largest_unit, p), casts = input.compute_bytes < 4 ? p * input.compute_bytes : 0;
