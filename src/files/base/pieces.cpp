@@ -34,6 +34,18 @@ void check_cover(const std::string& path, const TensorInfo& info, const std::vec
   }
 }
 
+void read_common(const Box& part, const Box& box, size_t item_bytes, void* target,
+                 const std::function<void(const Box& local, void* into)>& read) {
+  const auto common = intersection(part, box);
+  if (!common) return;
+  Box local = *common;
+  for (size_t d = 0; d < local.offset.size(); ++d) local.offset[d] -= part.offset[d];
+  if (*common == box) return read(local, target);
+  std::string bytes(static_cast<size_t>(numel_of(*common)) * item_bytes, '\0');
+  read(local, bytes.data());
+  copy_common(bytes.data(), *common, target, box, item_bytes);
+}
+
 void PieceSource::add_tensor(TensorInfo info, std::vector<FilePiece> pieces) {
   check_cover(path(), info, pieces);
   add(std::move(info));
@@ -48,20 +60,11 @@ std::optional<TensorLocation> PieceSource::location(std::string_view name) const
 }
 
 void PieceSource::read_tensor(size_t index, const Box& box, void* target) const {
-  const TensorInfo& tensor = info(names()[index]);
-  const size_t item = element_bytes(tensor.dtype);
+  const size_t item = element_bytes(info(names()[index]).dtype);
   for (const FilePiece& piece : pieces_[index]) {
-    const auto common = intersection(piece.box, box);
-    if (!common) continue;
-    Box local = *common;
-    for (size_t d = 0; d < local.offset.size(); ++d) local.offset[d] -= piece.box.offset[d];
-    if (*common == box) {
-      read_box(*piece.file->opened(), piece.offset, piece.box.size, local, item, target);
-      continue;
-    }
-    std::string part(static_cast<size_t>(numel_of(*common)) * item, '\0');
-    read_box(*piece.file->opened(), piece.offset, piece.box.size, local, item, part.data());
-    copy_common(part.data(), *common, target, box, item);
+    read_common(piece.box, box, item, target, [&](const Box& local, void* into) {
+      read_box(*piece.file->opened(), piece.offset, piece.box.size, local, item, into);
+    });
   }
 }
 

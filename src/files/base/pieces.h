@@ -1,6 +1,7 @@
 // Tensors in pieces over files: the part that sharded sources share; private to the room.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct FilePiece {
 
 /// Throws DataError unless the pieces cover the tensor once. `path` appears in messages.
 void check_cover(const std::string& path, const TensorInfo& info, const std::vector<FilePiece>& pieces);
+
+/// Reads what `part`, a box of a tensor, has of `box` into `target`, which holds `box`; nothing where they have nothing
+/// in common. `read` gets a box in the part's own coordinates, and memory that holds it alone.
+void read_common(const Box& part, const Box& box, size_t item_bytes, void* target,
+                 const std::function<void(const Box& local, void* into)>& read);
 
 class PieceSource : public NamedSource {
  public:

@@ -79,18 +79,8 @@ class DcpSource : public NamedSource {
   void read_tensor(size_t index, const Box& box, void* target) const override {
     const size_t item = element_bytes(info(names()[index]).dtype);
     for (const ChunkPlace& chunk : chunks_[index]) {
-      const auto common = intersection(chunk.box, box);
-      if (!common) continue;
-      Box local = *common;
-      for (size_t d = 0; d < local.offset.size(); ++d) local.offset[d] -= chunk.box.offset[d];
-      const PythonTensor tensor = tensor_of(index, chunk);
-      if (*common == box) {
-        opened_.read(tensor, local, target);
-        continue;
-      }
-      std::string part(static_cast<size_t>(numel_of(*common)) * item, '\0');
-      opened_.read(tensor, local, part.data());
-      copy_common(part.data(), *common, target, box, item);
+      read_common(chunk.box, box, item, target,
+                  [&](const Box& local, void* into) { opened_.read(tensor_of(index, chunk), local, into); });
     }
   }
 

@@ -54,14 +54,8 @@ class RankSource : public NamedSource {
   void read_tensor(size_t index, const Box& box, void* target) const override {
     const size_t item = element_bytes(info(names()[index]).dtype);
     for (const Part& part : parts_[index]) {
-      const auto common = intersection(part.box, box);
-      if (!common) continue;
-      Box local = *common;
-      for (size_t d = 0; d < local.offset.size(); ++d) local.offset[d] -= part.box.offset[d];
-      if (*common == box) return files_.read(part.tensor, local, target);
-      std::string bytes(static_cast<size_t>(numel_of(*common)) * item, '\0');
-      files_.read(part.tensor, local, bytes.data());
-      copy_common(bytes.data(), *common, target, box, item);
+      read_common(part.box, box, item, target,
+                  [&](const Box& local, void* into) { files_.read(part.tensor, local, into); });
     }
   }
 
