@@ -4,7 +4,6 @@
 // of this room. It holds a weak pointer, so that no group outlives its Process into the end of the program.
 #include "process/failure_reporter.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <cxxabi.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include <thread>
 #include <typeinfo>
 
+#include "compat/exception_message.h"
 #include "hasten/core/error.h"
 #include "hasten/core/value.h"
 #include "hasten/flight/recorder.h"
@@ -64,10 +64,8 @@ std::optional<End> uncaught() {
     std::rethrow_exception(exception);
   } catch (const UsageError& error) {
     return End{error.what(), 2};
-  } catch (const c10::Error& error) {
-    return End{error.what_without_backtrace()};
   } catch (const std::exception& error) {
-    return End{error.what()};
+    return End{compat::message_of(error)};
   } catch (...) {
     return End{text("an exception that is no std::exception (", type_of_exception(), ')')};
   }

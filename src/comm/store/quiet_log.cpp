@@ -1,7 +1,6 @@
 // One level for the process, raised by the first of several and lowered by the last; see quiet_log.h.
 #include "comm/store/quiet_log.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include <mutex>
@@ -38,11 +37,6 @@ QuietLog::~QuietLog() {
   if (--state.holders > 0 || !state.is_raised) return;
   FLAGS_caffe2_log_level = kWarning;
   state.is_raised = false;
-}
-
-std::string words_without_stack(const std::exception& error) {
-  const auto* own = dynamic_cast<const c10::Error*>(&error);
-  return own == nullptr ? error.what() : own->what_without_backtrace();
 }
 
 }  // namespace hasten::comm

@@ -4,9 +4,6 @@
 // throws. Breaking connections are how the end of a rank looks, and the exception has all that there is to say.
 #pragma once
 
-#include <exception>
-#include <string>
-
 namespace hasten::comm {
 
 /// Holds back warnings of libtorch's own log while it exists, if the level is the default. Errors come through.
@@ -17,8 +14,5 @@ class QuietLog {
   QuietLog(const QuietLog&) = delete;
   QuietLog& operator=(const QuietLog&) = delete;
 };
-
-/// Returns the words of an error, of libtorch's without the stack.
-std::string words_without_stack(const std::exception& error);
 
 }  // namespace hasten::comm

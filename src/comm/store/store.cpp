@@ -20,6 +20,7 @@
 
 #include "comm/store/listener.h"
 #include "comm/store/quiet_log.h"
+#include "compat/exception_message.h"
 #include "hasten/comm/types/wait_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
@@ -124,7 +125,7 @@ auto call(const char* operation, const std::string& key, const Call& action) {
     return action();
   } catch (const std::exception& error) {
     throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key,
-                    "'): ", words_without_stack(error),
+                    "'): ", compat::message_of(error),
                     ". The process that serves it, rank 0 or the launcher, has ended.");
   }
 }
@@ -156,7 +157,7 @@ Store Store::tcp(const TcpStoreOptions& options) {
     throw CommError(Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",
                     std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count(),
                     " s. Check that rank 0 has started and that MASTER_ADDR and MASTER_PORT are the same everywhere (",
-                    words_without_stack(error), ").");
+                    compat::message_of(error), ").");
   }
 }
 
