@@ -2,7 +2,11 @@
 //
 // libtorch's packages ship no Gloo headers. gloo_decl/ holds the few declarations that ProcessGroupGloo.hpp needs. Only
 // this file includes it.
+#include <atomic>
 #include <csignal>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include <torch/headeronly/version.h>
 #include <mutex>
@@ -38,6 +42,16 @@ class GlooBackend : public C10dBackend {
  public:
   GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo, const BackendSetup& setup)
       : gloo_(std::move(gloo)), direct_(setup) {}
+  // libtorch's destructor waits for operations under way. Behind close() one may wait until its timeout: Gloo wakes no
+  // receive of a connection that this rank has closed. So the wait is another thread's.
+  ~GlooBackend() override {
+    if (!is_closed_) return;
+    try {
+      std::thread([gloo = std::move(gloo_)]() mutable { gloo.reset(); }).detach();
+    } catch (const std::system_error&) {
+      // There is no thread left, and the wait was this one's.
+    }
+  }
 
   const char* name() const override { return "gloo"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
@@ -79,6 +93,7 @@ class GlooBackend : public C10dBackend {
 
   void close() noexcept override {
     direct_.close();
+    is_closed_ = true;
     try {
       gloo_->close();
     } catch (const std::exception&) {
@@ -92,6 +107,7 @@ class GlooBackend : public C10dBackend {
  private:
   c10::intrusive_ptr<ClosableGloo> gloo_;
   DirectCollectives direct_;
+  std::atomic<bool> is_closed_ = false;
 };
 
 std::shared_ptr<::gloo::transport::Device> make_device(const GroupOptions& options) {
