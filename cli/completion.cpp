@@ -23,7 +23,7 @@ struct Words {
   const char* further;  // words that are no options
 };
 
-std::vector<Words> commands() {
+std::vector<Words> completed_commands() {
   return {{"launch", launcher::launch_options(), ""},
           {"ps", no_options(), ""},
           {"watch", watch_options(), ""},
@@ -66,7 +66,7 @@ std::string values_of(const Words& words) {
 
 std::string bash() {
   std::string names, options, values;
-  for (const Words& words : commands()) {
+  for (const Words& words : completed_commands()) {
     names.append(names.empty() ? "" : " ").append(words.command);
     options += text("    ", words.command, ") words=\"", options_of(words), "\" ;;\n");
     values += values_of(words);

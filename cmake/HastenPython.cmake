@@ -23,7 +23,7 @@ set_target_properties(hasten_engine PROPERTIES OUTPUT_NAME _engine_${torch_minor
 target_include_directories(hasten_engine PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(hasten_engine PRIVATE hasten ${HASTEN_TORCH_PYTHON})
 hasten_use_torch(hasten_engine models)
-hasten_unity(hasten_engine python 8)
+hasten_unity(hasten_engine python 16)
 # Nothing but the module's entry is seen by other libraries of the process.
 file(WRITE ${PROJECT_BINARY_DIR}/engine.map "{ global: PyInit__engine; local: *; };\n")
 target_link_options(hasten_engine PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${PROJECT_BINARY_DIR}/engine.map)

@@ -9,7 +9,7 @@
 namespace hasten {
 namespace {
 
-bool is_digit(char c) {
+bool digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
@@ -18,7 +18,7 @@ size_t rank_bytes(std::string_view words) {
   constexpr std::string_view kRank = "rank ";
   if (words.substr(0, kRank.size()) != kRank) return 0;
   const auto after_digits = [&](size_t at) {
-    return static_cast<size_t>(std::find_if_not(words.begin() + at, words.end(), is_digit) - words.begin());
+    return static_cast<size_t>(std::find_if_not(words.begin() + at, words.end(), digit) - words.begin());
   };
   const size_t slash = after_digits(kRank.size());
   if (slash == kRank.size() || slash >= words.size() || words[slash] != '/') return 0;

@@ -13,7 +13,7 @@
 namespace hasten::precision {
 namespace {
 
-constexpr std::array<const char*, 4> kNames = {"O0", "O1", "O2", "O3"};
+constexpr std::array<const char*, 4> kLevelNames = {"O0", "O1", "O2", "O3"};
 
 [[noreturn]] void refuse(AmpLevel level, const std::string& what) {
   throw UsageError(Origin{"precision"}, "opt_level ", name_of(level), ": ", what);
@@ -47,12 +47,12 @@ bool read(const KeepBatchNorm& setting, AmpLevel level) {
 }  // namespace
 
 const char* name_of(AmpLevel level) noexcept {
-  return kNames[static_cast<size_t>(level)];
+  return kLevelNames[static_cast<size_t>(level)];
 }
 
 AmpLevel parse_amp_level(const std::string& text) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (text == kNames[i]) return static_cast<AmpLevel>(i);
+  for (size_t i = 0; i < kLevelNames.size(); ++i) {
+    if (text == kLevelNames[i]) return static_cast<AmpLevel>(i);
   }
   std::string hint;
   if (text.size() == 2 && text[1] >= '0' && text[1] <= '3') hint = hasten::text(", did you mean 'O", text[1], "'?");

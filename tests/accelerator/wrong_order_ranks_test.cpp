@@ -36,7 +36,7 @@ at::Tensor loss_of(const parallel::PreparedModel<Mlp>& model, const Process& pro
 }
 
 template <class Fn>
-std::string said_in(const Fn& fn) {
+std::string said_by(const Fn& fn) {
   ::testing::internal::CaptureStderr();
   fn();
   // That these loops read no data is as it should be here.
@@ -72,7 +72,7 @@ void step_raw(Mlp&, torch::optim::SGD& sgd) {
 
 // What `train` says as one process and on two ranks.
 std::string said_by_one_and_two(const std::function<void(Process&)>& train) {
-  return said_in([&] {
+  return said_by([&] {
     Process one = lone_process();
     train(one);
     run_ranks(2, train);
@@ -101,7 +101,7 @@ TEST(WrongOrderRanks, AStepOfTheRawOptimizerOnOneRankIsRefusedOnAll) {
 }
 
 TEST(WrongOrderRanks, InOneProcessAStepOfTheRawOptimizerInsideAWindowIsNamedOnce) {
-  const std::string said = said_in([] { accumulate(lone_process(), step_raw); });
+  const std::string said = said_by([] { accumulate(lone_process(), step_raw); });
 
   EXPECT_THAT(said, HasSubstr("'first.weight' and 3 more changed after backward 1 of a window"));
   EXPECT_THAT(said, HasSubstr("Step the optimizer that prepare gave"));
@@ -119,7 +119,7 @@ TEST(WrongOrderRanks, WhatAllRanksDoToParametersInsideAWindowGoesOn) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) parameter.mul_(0.99);
   };
-  const std::string said = said_in([&] {
+  const std::string said = said_by([&] {
     accumulate(lone_process(), clamp(0.01));
     run_ranks(2, [&](Process& process) { accumulate(process, clamp(0.01)); });
   });
@@ -132,7 +132,7 @@ TEST(WrongOrderRanks, WhatAllRanksDoToParametersInsideAWindowGoesOn) {
 // Gradients are exchanged with every batch, so ranks stay alike, but the step takes a part of the window.
 TEST(WrongOrderRanks, AStepOfTheRawOptimizerIsNamedOnceWhereGradientsAreExchangedWithEveryBatch) {
   for (const int world_size : {1, 2, 3}) {
-    const std::string said = said_in([&] {
+    const std::string said = said_by([&] {
       run_ranks(world_size,
                 [](Process& process) { accumulate(process, step_raw, {.accumulation = {.sync_each_batch = true}}); });
     });
@@ -146,7 +146,7 @@ TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
   const auto zero_raw = [](Mlp&, torch::optim::SGD& sgd) { sgd.zero_grad(); };
   for (const bool each : {false, true}) {
     for (const int world_size : {1, 2}) {
-      const std::string said = said_in([&] {
+      const std::string said = said_by([&] {
         run_ranks(world_size, [&](Process& process) {
           accumulate(process, zero_raw, {.accumulation = {.sync_each_batch = each}});
         });
@@ -178,7 +178,7 @@ TEST(WrongOrderRanks, ZeroGradAtTheLoopsHeadTrainsAsBehindTheStep) {
     return net->first->weight.detach().clone();
   };
   for (const int world_size : {1, 2}) {
-    const std::string said = said_in([&] {
+    const std::string said = said_by([&] {
       run_ranks(world_size,
                 [&](Process& process) { EXPECT_TRUE(torch::equal(train(process, true), train(process, false))); });
     });
@@ -231,7 +231,7 @@ TEST(WrongOrderRanks, AWindowMayBeGivenUpAtItsEnd) {
 
 TEST(WrongOrderRanks, AccumulationWithPreparedOptimizersSaysNothing) {
   const auto nothing = [](auto&&...) {};
-  const std::string said = said_in([&] {
+  const std::string said = said_by([&] {
     for (const bool each : {false, true}) {
       accumulate(lone_process(), nothing, {.accumulation = {.sync_each_batch = each}});
       run_ranks(2,
@@ -315,7 +315,7 @@ TEST(WrongOrderRanks, LoadingTheSameInsideAWindowOnAllRanksPasses) {
     std::istringstream in(bytes.str());
     torch::load(net, in);
   };
-  const std::string said = said_in([&] {
+  const std::string said = said_by([&] {
     accumulate(lone_process(), load);
     run_ranks(2, [&](Process& process) { accumulate(process, load); });
   });
@@ -324,7 +324,7 @@ TEST(WrongOrderRanks, LoadingTheSameInsideAWindowOnAllRanksPasses) {
 }
 
 TEST(WrongOrderRanks, LocalSgdMayAverageInsideAWindow) {
-  const std::string said = said_in([] {
+  const std::string said = said_by([] {
     run_ranks(2, [](Process& process) {
       const Accelerator accelerator(process, {.gradient_accumulation_steps = 2});
       Mlp net;
@@ -366,7 +366,7 @@ TEST(WrongOrderRanks, AStepWithGradientsThatWereNeverExchangedIsRefusedWhereRank
       optimizer.zero_grad();
     }
   };
-  const std::string said = said_in([&] {
+  const std::string said = said_by([&] {
     Process one = lone_process();
     train(one);
   });

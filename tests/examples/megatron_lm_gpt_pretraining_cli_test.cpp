@@ -12,11 +12,11 @@ namespace {
 
 class MegatronLmGptPretraining : public testing::InFolder {};
 
-const std::string kProgram = HASTEN_BINARY_DIR "/examples/megatron_lm_gpt_pretraining";
+const std::string kPretrainingProgram = HASTEN_BINARY_DIR "/examples/megatron_lm_gpt_pretraining";
 
 std::string said(const Words& launch, const Words& words) {
   Words all = launch;
-  all.push_back(kProgram);
+  all.push_back(kPretrainingProgram);
   all.insert(all.end(), words.begin(), words.end());
   const auto result = run_command(all, {{"OMP_NUM_THREADS", "1"}});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

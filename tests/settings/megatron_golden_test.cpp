@@ -18,7 +18,7 @@ using testing::GoldenCase;
 using testing::GoldenTopic;
 using ::testing::HasSubstr;
 
-core::Value value_of(const json& value) {
+core::Value parsed(const json& value) {
   return core::Value::parse_json(value.dump());
 }
 
@@ -38,7 +38,7 @@ json given_by(const std::function<json()>& run, const char* error = "ValueError"
 json plugin_case(const GoldenCase& golden) {
   return given_by([&] {
     const MegatronPlugin plugin(
-        value_of(golden.input.at("arguments")),
+        parsed(golden.input.at("arguments")),
         Environment::of(golden.input.at("environment").get<std::map<std::string, std::string>>()));
     json fields = json::object();
     const json expected = golden.expected.value("fields", json::object());
@@ -81,9 +81,9 @@ std::optional<int64_t> length_of(const json& batch, int64_t divisor) {
 
 json network_case(const GoldenCase& golden) {
   return given_by([&] {
-    const MegatronPlugin plugin(value_of(golden.input.at("arguments")), Environment::of({}));
+    const MegatronPlugin plugin(parsed(golden.input.at("arguments")), Environment::of({}));
     MegatronModel model{.type = golden.input.at("model").get<std::string>(),
-                        .config = value_of(golden.input.at("config"))};
+                        .config = parsed(golden.input.at("config"))};
     // "…-class" stands for a class of transformers with a head for classes.
     if (const auto end = model.type.find("-class"); end != std::string::npos) {
       model.type.erase(end);
@@ -118,8 +118,8 @@ TEST(MegatronPlugin, DescribesNetworksAsAccelerateDoes) {
 json training_case(const GoldenCase& golden) {
   return given_by([&] {
     const json& input = golden.input;
-    const MegatronPlugin plugin(value_of(input.at("arguments")), Environment::of({}));
-    const auto found = megatron_training(plugin, {.optimizer = value_of(input.at("optimizer")),
+    const MegatronPlugin plugin(parsed(input.at("arguments")), Environment::of({}));
+    const auto found = megatron_training(plugin, {.optimizer = parsed(input.at("optimizer")),
                                                   .mixed_precision = input.at("mixed_precision").get<std::string>(),
                                                   .micro_batch_size = input.at("micro_batch_size"),
                                                   .data_parallel_size = input.at("dp_degree"),

@@ -22,7 +22,7 @@ RecomputeRecorder*& current_recorder() {
   return recorder;
 }
 
-const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+const c10::StorageImpl* storage_impl(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
@@ -33,7 +33,7 @@ bool is_plain(const at::Tensor& tensor) {
 }
 
 template <class Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
+void each_tensor(const c10::IValue& value, const Visit& visit) {
   replace_tensors(value, [&](const at::Tensor& tensor) {
     visit(tensor);
     return tensor;
@@ -74,7 +74,7 @@ bool is_factory(const c10::OperatorHandle& op, const interception::Stack& argume
   const std::string_view name = op.schema().name();
   if (name.starts_with("aten::new_") || name.ends_with("_like")) return true;
   bool has_tensor = false;
-  for (const auto& argument : arguments) visit_tensors(argument, [&](const at::Tensor&) { has_tensor = true; });
+  for (const auto& argument : arguments) each_tensor(argument, [&](const at::Tensor&) { has_tensor = true; });
   return !has_tensor;
 }
 
@@ -86,7 +86,7 @@ void for_each_written(const c10::OperatorHandle& op, const interception::Stack& 
   for (size_t i = begin; i < stack.size(); ++i) {
     const auto* alias = op.schema().arguments()[i - begin].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
-    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+    each_tensor(stack[i], [&](const at::Tensor& tensor) {
       if (is_plain(tensor)) visit(tensor);
     });
   }
@@ -114,11 +114,11 @@ class RecomputeRecorder::Call {
     if (is_recorded_ && op.hasTag(at::Tag::nondeterministic_seeded)) keep_generator();
     for (size_t i = 0; i < arguments_.size() && is_recorded_; ++i) keep_tensors(i);
     for_each_written(op, stack, begin, [&](const at::Tensor& tensor) {
-      const auto made = recorder.made_.find(storage_of(tensor));
+      const auto made = recorder.made_.find(storage_impl(tensor));
       if (made == recorder.made_.end()) return;
       // From the write on, and until finish(), nothing is known of the storage; before it the operator may copy it.
       made->second.version = std::min(made->second.version, tensor._version());
-      written_storages_.push_back(storage_of(tensor));
+      written_storages_.push_back(storage_impl(tensor));
     });
   }
 
@@ -128,8 +128,8 @@ class RecomputeRecorder::Call {
     if (makes_input_) {
       // Operators inside the factory may have been recorded.
       for (size_t i = begin; i < stack.size(); ++i) {
-        visit_tensors(stack[i], [&](const at::Tensor& tensor) {
-          if (is_plain(tensor)) recorder_.made_.erase(storage_of(tensor));
+        each_tensor(stack[i], [&](const at::Tensor& tensor) {
+          if (is_plain(tensor)) recorder_.made_.erase(storage_impl(tensor));
         });
       }
     }
@@ -142,8 +142,8 @@ class RecomputeRecorder::Call {
         const bool is_written = written_ && i == 0;
         if (!is_written && (is_an_argument(result) || recorder_.ticket_of(result))) continue;
         if (!call) call = std::make_shared<ReplayedCall>(recorded(), recorder_.mutex_);
-        recorder_.made_.insert_or_assign(storage_of(result), Made{result.storage().getWeakStorageImpl(), call, i,
-                                                                  result._version(), result.scalar_type()});
+        recorder_.made_.insert_or_assign(storage_impl(result), Made{result.storage().getWeakStorageImpl(), call, i,
+                                                                    result._version(), result.scalar_type()});
       }
     }
     recorder_.settle();
@@ -153,7 +153,7 @@ class RecomputeRecorder::Call {
   void keep_generator() {
     at::Device device = at::kCPU;
     for (const auto& argument : arguments_) {
-      visit_tensors(argument, [&](const at::Tensor& tensor) {
+      each_tensor(argument, [&](const at::Tensor& tensor) {
         if (!tensor.is_cpu()) device = tensor.device();
       });
     }
@@ -166,7 +166,7 @@ class RecomputeRecorder::Call {
     const bool is_written = written_argument_ == argument;
     arguments_[argument] = replace_tensors(arguments_[argument], [&](const at::Tensor& tensor) {
       has_interceptors_ = has_interceptors_ || !interceptors_of(tensor, interception::Level::kOperators).empty();
-      if (is_plain(tensor)) storages_.push_back(storage_of(tensor));
+      if (is_plain(tensor)) storages_.push_back(storage_impl(tensor));
       const bool may_go = recorder_.away_ != nullptr && !is_written;
       ReplayArgument kept;
       kept.ticket = recorder_.ticket_of(tensor);
@@ -182,7 +182,7 @@ class RecomputeRecorder::Call {
   }
 
   bool is_an_argument(const at::Tensor& result) const {
-    return std::find(storages_.begin(), storages_.end(), storage_of(result)) != storages_.end();
+    return std::find(storages_.begin(), storages_.end(), storage_impl(result)) != storages_.end();
   }
 
   ReplayedCall::Recorded recorded() {
@@ -240,7 +240,7 @@ bool RecomputeRecorder::intercept(const c10::OperatorHandle& op, interception::S
   if (current() != this || interception::is_below_autograd()) return false;
   const size_t begin = stack.size() - op.schema().arguments().size();
   if (!at::GradMode::is_enabled()) {
-    for_each_written(op, stack, begin, [&](const at::Tensor& tensor) { made_.erase(storage_of(tensor)); });
+    for_each_written(op, stack, begin, [&](const at::Tensor& tensor) { made_.erase(storage_impl(tensor)); });
     return false;
   }
   if (regions_) enter_region_of(stack, begin);
@@ -255,7 +255,7 @@ bool RecomputeRecorder::intercept(const c10::OperatorHandle& op, interception::S
 void RecomputeRecorder::enter_region_of(const interception::Stack& stack, size_t begin) {
   int region = region_;
   for (size_t i = begin; i < stack.size(); ++i) {
-    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+    each_tensor(stack[i], [&](const at::Tensor& tensor) {
       if (const auto found = regions_->find(tensor.unsafeGetTensorImpl()); found != regions_->end())
         region = found->second;
     });
@@ -267,7 +267,7 @@ void RecomputeRecorder::enter_region_of(const interception::Stack& stack, size_t
 
 std::optional<Ticket> RecomputeRecorder::ticket_of(const at::Tensor& tensor) const {
   if (!is_plain(tensor)) return std::nullopt;
-  const auto found = made_.find(storage_of(tensor));
+  const auto found = made_.find(storage_impl(tensor));
   if (found == made_.end()) return std::nullopt;
   const Made& made = found->second;
   // Parts of a split may count versions of their own, from zero; a count beyond the record's is a write that was not
