@@ -71,6 +71,7 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
       plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
       accumulation(accumulation_options(options)),
+      advice(operations->logger("accelerator")),
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
       context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}),
@@ -156,7 +157,7 @@ Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel>
 
 void AcceleratorState::end_training() {
   const comm::Purpose purpose("end_training");
-  advice.at_end({.world_size = process().world_size()}, operations->logger("accelerator"));
+  advice.at_end({.world_size = process().world_size()});
   trackers.finish();
   checkpoints->end();
   for (const auto& model : models.all()) model->check_parameters();
@@ -167,8 +168,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   plugins->require_filled();
   advice.before_backward({.world_size = layout.data().world_size(),
                           .num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
-                          .optimizer_calls = gradients->optimizers().num_calls()},
-                         operations->logger("accelerator"));
+                          .optimizer_calls = gradients->optimizers().num_calls()});
   parallel::BackwardContext context{.models = models.all(),
                                     .group = layout.data(),
                                     .num_batches = accumulation.options().num_steps * num_turns(),

@@ -35,7 +35,7 @@ void Advice::note_optimizer(const torch::optim::Optimizer& optimizer) {
   optimizers_.push_back(std::move(noted));
 }
 
-void Advice::check_optimizers(const Facts& facts, const Logger& log) {
+void Advice::check_optimizers(const Facts& facts) {
   const auto is_foreign = [this](const at::Tensor& parameter) {
     return of_models_.count(parameter.unsafeGetTensorImpl()) == 0;
   };
@@ -52,40 +52,41 @@ void Advice::check_optimizers(const Facts& facts, const Logger& log) {
     const std::string what = text(one.name, " steps ", foreign[i], " of its ", one.parameters.size(),
                                   " parameters in no prepared model (the first is [", join(first->sizes()), "])");
     if (facts.world_size > 1) {
-      log.warning(text(what,
-                       ", so that their gradients stay those of each rank. Pass their model through "
-                       "accelerator.prepare, or make the optimizer of the prepared model's parameters()."));
+      log_.warning(text(what,
+                        ", so that their gradients stay those of each rank. Pass their model through "
+                        "accelerator.prepare, or make the optimizer of the prepared model's parameters()."));
     } else if (trains_a_model_ && !steps_models_) {
-      log.warning(text(what,
-                       ", and no prepared optimizer steps the prepared model, which does not train. Make the "
-                       "optimizer of that model's parameters()."));
+      log_.warning(text(what,
+                        ", and no prepared optimizer steps the prepared model, which does not train. Make the "
+                        "optimizer of that model's parameters()."));
     }
   }
 }
 
-void Advice::before_backward(const Facts& facts, const Logger& log) {
+void Advice::before_backward(const Facts& facts) {
   ++backwards_;
-  if (!optimizers_.empty()) check_optimizers(facts, log);
+  if (!optimizers_.empty()) check_optimizers(facts);
   if (facts.world_size > 1 && !has_loader_ && !std::exchange(said_loader_, true)) {
-    log.warning(text("no loader was prepared, so each of the ", facts.world_size,
-                     " ranks trains on whatever its program reads. Prepare the loader, which gives each rank its part, "
-                     "or give each rank its part of the data (data::DistributedSampler)."));
+    log_.warning(
+        text("no loader was prepared, so each of the ", facts.world_size,
+             " ranks trains on whatever its program reads. Prepare the loader, which gives each rank its part, "
+             "or give each rank its part of the data (data::DistributedSampler)."));
   }
   // A program that makes its own windows does not step between the first two backwards.
   if (backwards_ == 1) calls_before_ = facts.optimizer_calls;
   const bool steps_each = backwards_ == 2 && facts.optimizer_calls != calls_before_;
   if (facts.num_steps > 1 && steps_each && !accumulates_ && !std::exchange(said_accumulate_, true)) {
-    log.warning(text("gradient_accumulation_steps is ", facts.num_steps,
-                     ", and accumulate() is not called: every step() ", "steps, with gradients of losses divided by ",
-                     facts.num_steps, ". Open `const auto scope = accelerator.accumulate(model);` for each batch."));
+    log_.warning(text("gradient_accumulation_steps is ", facts.num_steps,
+                      ", and accumulate() is not called: every step() ", "steps, with gradients of losses divided by ",
+                      facts.num_steps, ". Open `const auto scope = accelerator.accumulate(model);` for each batch."));
   }
 }
 
-void Advice::at_end(const Facts& facts, const Logger& log) const {
+void Advice::at_end(const Facts& facts) const {
   if (facts.world_size == 1 || has_model_ || has_loader_) return;
-  log.warning(text("nothing was prepared by ", facts.world_size,
-                   " ranks: a training would have been one of each rank for itself. Pass model, optimizer and loader "
-                   "through accelerator.prepare."));
+  log_.warning(text("nothing was prepared by ", facts.world_size,
+                    " ranks: a training would have been one of each rank for itself. Pass model, optimizer and loader "
+                    "through accelerator.prepare."));
 }
 
 }  // namespace hasten

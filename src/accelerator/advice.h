@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "hasten/core/log.h"
@@ -15,6 +16,8 @@ namespace hasten {
 
 class Advice {
  public:
+  explicit Advice(Logger log) : log_(std::move(log)) {}
+
   struct Facts {
     int world_size = 1;
     /// Batches a step (gradient_accumulation_steps).
@@ -31,9 +34,9 @@ class Advice {
   void note_accumulate() noexcept { accumulates_ = true; }
   /// Says that no loader was prepared, that accumulate() is not called, or that an optimizer steps parameters of no
   /// prepared model, if so.
-  void before_backward(const Facts& facts, const Logger& log);
+  void before_backward(const Facts& facts);
   /// Says that nothing was prepared, if so.
-  void at_end(const Facts& facts, const Logger& log) const;
+  void at_end(const Facts& facts) const;
 
  private:
   // An optimizer until the first backward behind its preparation, when the models have been prepared as well.
@@ -41,8 +44,9 @@ class Advice {
     std::string name = {};
     std::vector<at::Tensor> parameters = {};
   };
-  void check_optimizers(const Facts& facts, const Logger& log);
+  void check_optimizers(const Facts& facts);
 
+  Logger log_;
   bool has_model_ = false, has_loader_ = false, accumulates_ = false, said_loader_ = false, said_accumulate_ = false;
   int64_t backwards_ = 0, calls_before_ = 0;
   std::unordered_set<const c10::TensorImpl*> of_models_ = {};

@@ -172,26 +172,24 @@ TEST(Advice, AnInputThatIsTrainedThroughAFrozenModelIsNoMistake) {
 }
 
 TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
-  const Logger log("advice");
-  Advice advice;
+  Advice advice(Logger("advice"));
   advice.note_loader();
 
   const auto said = said_in([&] {
-    for (int64_t step = 0; step < 5; ++step) advice.before_backward({.num_steps = 4, .optimizer_calls = 2 * step}, log);
+    for (int64_t step = 0; step < 5; ++step) advice.before_backward({.num_steps = 4, .optimizer_calls = 2 * step});
   });
 
   EXPECT_EQ(count_of(said, "gradient_accumulation_steps is 4, and accumulate() is not called"), 1);
 }
 
 TEST(Advice, WindowsOfTheProgramsOwnAndAccumulateAreRight) {
-  const Logger log("advice");
-  Advice own_windows, accumulates;
+  Advice own_windows(Logger("advice")), accumulates(Logger("advice"));
   accumulates.note_accumulate();
 
   const auto said = said_in([&] {
     for (int64_t step = 0; step < 12; ++step) {
-      own_windows.before_backward({.num_steps = 4, .optimizer_calls = 2 * (step / 4)}, log);
-      accumulates.before_backward({.num_steps = 4, .optimizer_calls = 2 * step}, log);
+      own_windows.before_backward({.num_steps = 4, .optimizer_calls = 2 * (step / 4)});
+      accumulates.before_backward({.num_steps = 4, .optimizer_calls = 2 * step});
     }
   });
 
