@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -40,6 +41,24 @@ std::string whole_gib(double bytes) {
     out += digits[i];
   }
   return out;
+}
+
+// Parts of a model on several ranks, the simplest first. Numbers of two layouts compare by their hardest axis.
+int model_axes(const Strategy& strategy) {
+  const LayoutSizes& sizes = strategy.sizes;
+  return (sizes.tp > 1 ? 1 : 0) + (sizes.cp > 1 ? 2 : 0) + (sizes.pp > 1 ? 4 : 0);
+}
+
+// What makes `taken` simpler than the fastest.
+std::string simpler_by(const Strategy& taken, const Strategy& fastest) {
+  const int fewer = num_axes(fastest) - num_axes(taken);
+  if (fewer > 0) return fewer == 1 ? "one axis less" : fewer == 2 ? "two axes less" : "fewer axes";
+  if (model_axes(taken) == model_axes(fastest)) return "with less of the state split";
+  std::vector<std::string> without;
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp}) {
+    if (fastest.sizes[axis] > 1 && taken.sizes[axis] == 1) without.emplace_back(axis_name(axis));
+  }
+  return "without " + join(without, " and ");
 }
 
 class StrategySearch {
@@ -241,13 +260,9 @@ class StrategySearch {
     for (size_t i = 1; i < fitting.size() && fitting[i].prediction.seconds.total() <= limit; ++i) {
       if (is_simpler(fitting[i].strategy, fitting[result_.taken].strategy)) result_.taken = i;
     }
-    const int fewer = num_axes(fitting.front().strategy) - num_axes(fitting[result_.taken].strategy);
     result_.why = result_.taken == 0 ? "the fastest"
                                      : text("within ", 100 * options_.tie_share, " % of the fastest, ",
-                                            fewer == 1   ? "one axis less"
-                                            : fewer == 2 ? "two axes less"
-                                            : fewer > 2  ? "fewer axes"
-                                                         : "with less of the state split");
+                                            simpler_by(fitting[result_.taken].strategy, fitting.front().strategy));
   }
 
   const ModelShape& model_;
@@ -261,8 +276,8 @@ class StrategySearch {
 }  // namespace
 
 bool is_simpler(const Strategy& a, const Strategy& b) {
-  if (num_axes(a) != num_axes(b)) return num_axes(a) < num_axes(b);
-  return a.data_parallel < b.data_parallel;
+  const auto key = [](const Strategy& one) { return std::tuple(num_axes(one), model_axes(one), one.data_parallel); };
+  return key(a) < key(b);
 }
 
 SearchResult search(const ModelShape& model, const Cluster& cluster, const SearchOptions& options) {

@@ -114,6 +114,42 @@ TEST(Search, the_simplest_of_those_as_fast_is_taken) {
   EXPECT_EQ(result.why.empty(), false);
 }
 
+TEST(Search, data_parallelism_is_taken_before_parts_of_a_model_that_are_as_fast) {
+  SearchOptions options{.devices = 2, .batch = 8};
+  set_precision(options.base, "no");
+  const Cluster cpu = preset_cluster("cpu");
+
+  const SearchResult all = search(*preset_model("gpt2"), cpu, options);
+  options.data_parallel = {DataParallel::kZero1, DataParallel::kZero2};
+  const SearchResult split = search(*preset_model("gpt2"), cpu, options);
+
+  EXPECT_EQ(strategy_text(all.fitting[all.taken].strategy), "ddp 2");
+  EXPECT_THAT(all.why, HasSubstr("within 2 % of the fastest, "));
+  EXPECT_EQ(strategy_text(split.fitting[split.taken].strategy), "zero1 2");
+}
+
+TEST(Search, the_order_of_simplicity_is_axes_then_ddp_stages_tp_cp_pp) {
+  const auto of = [](const LayoutSizes& sizes, DataParallel form) {
+    Strategy strategy;
+    strategy.sizes = sizes;
+    strategy.data_parallel = form;
+    return strategy;
+  };
+  const std::vector<Strategy> ascending = {of({.dp_replicate = 4}, DataParallel::kDdp),
+                                           of({.dp_shard = 4}, DataParallel::kZero1),
+                                           of({.dp_shard = 4}, DataParallel::kZero3),
+                                           of({.tp = 4}, DataParallel::kDdp),
+                                           of({.cp = 4}, DataParallel::kDdp),
+                                           of({.pp = 4}, DataParallel::kDdp),
+                                           of({.dp_replicate = 2, .tp = 2}, DataParallel::kDdp),
+                                           of({.dp_shard = 2, .tp = 2}, DataParallel::kZero1),
+                                           of({.pp = 2, .dp_replicate = 2}, DataParallel::kDdp),
+                                           of({.pp = 2, .dp_replicate = 2, .tp = 2}, DataParallel::kDdp)};
+  for (size_t i = 0; i < ascending.size(); ++i) {
+    for (size_t k = 0; k < ascending.size(); ++k) EXPECT_EQ(is_simpler(ascending[i], ascending[k]), i < k) << i << k;
+  }
+}
+
 TEST(Search, pure_strategies_that_do_not_fit_say_why) {
   const SearchResult result =
       search(*preset_model("llama3-70b"), preset_cluster("h100"), {.devices = 256, .batch = 1024});
@@ -148,8 +184,7 @@ TEST(Search, what_no_layout_divides_is_refused_with_the_nearest) {
   const ModelShape model = *preset_model("llama3-8b");
   EXPECT_THAT(refusal(model, {.devices = 64, .batch = 100, .tp = 1, .pp = 1, .cp = 1}),
               HasSubstr("divides a batch of 100; the nearest that one divides are 64 and 128."));
-  EXPECT_THAT(refusal(model, {.devices = 64, .batch = 64, .tp = 3}),
-              HasSubstr("tp 3 does not divide the world of 64"));
+  EXPECT_THAT(refusal(model, {.devices = 64, .batch = 64, .tp = 3}), HasSubstr("tp 3 does not divide the world of 64"));
   EXPECT_THAT(refusal(model, {.devices = 96, .batch = 96, .tp = 3}), HasSubstr("tp may be 1, 2, 4, 8"));
   EXPECT_THAT(refusal(model, {.devices = 64, .batch = 64, .pp = 64}), HasSubstr("64 stages for 32 layers"));
   EXPECT_THAT(refusal(model, {.devices = 0, .batch = 64}), HasSubstr("devices is 0"));

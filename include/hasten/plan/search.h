@@ -51,7 +51,8 @@ struct SearchResult {
 /// not multiply to the devices, with the legal values.
 SearchResult search(const ModelShape& model, const Cluster& cluster, const SearchOptions& options);
 
-/// Returns whether a's layout is the simpler one: fewer axes, then the less state is split.
+/// Returns whether a's layout is the simpler one: it has fewer axes. Of as many, data parallelism is simpler than tp,
+/// that than cp, that than pp; then the less state is split.
 bool is_simpler(const Strategy& a, const Strategy& b);
 
 }  // namespace hasten::plan
