@@ -125,11 +125,29 @@ class Dev(unittest.TestCase):
             self.assertIn("passed", self.dev("test", *known, Libtorch_ROOT=libtorch).stdout)
 
     def test_a_python_without_torch_is_refused_for_the_package(self):
-        result = self.dev("python", PYTHON="python3")
+        # Without site-packages, since the Python of this test may have torch.
+        self.stand_in("bare_python", f'exec {sys.executable} -I -S "$@"', note=False)
+
+        result = self.dev("python", PYTHON="bare_python")
 
         self.assertEqual(result.returncode, 2)
-        self.assertIn("python3 has no torch. Install torch", result.stderr)
+        self.assertIn("bare_python has no torch. Install torch", result.stderr)
         self.assertEqual(self.called("cmake"), [])
+
+    def test_the_package_is_installed_or_becomes_a_wheel_in_a_folder(self):
+        libtorch = self.make_libtorch()
+        self.stand_in("python_with_torch", f'case "$*" in *find_spec*) echo {libtorch} ;; esac')
+
+        installed = self.dev("python", PYTHON="python_with_torch")
+        wheel = self.dev("python", "--wheel", "out", PYTHON="python_with_torch")
+        nowhere = self.dev("python", "--wheel", PYTHON="python_with_torch")
+
+        self.assertEqual([installed.returncode, wheel.returncode, nowhere.returncode], [0, 0, 2], installed.stderr + wheel.stderr)
+        pip = [line for line in self.called("python_with_torch -m pip") if "build-dir" in line]
+        options = "--no-build-isolation --no-deps -C build-dir=build/release ."
+        self.assertEqual(pip, [f"python_with_torch -m pip install {options}", f"python_with_torch -m pip wheel -w out {options}"])
+        self.assertIn("installed", installed.stderr)
+        self.assertIn("--wheel needs the folder", nowhere.stderr)
 
     def test_the_examples_are_a_command(self):
         result = self.dev("examples", Libtorch_ROOT=str(self.make_libtorch()))
