@@ -41,9 +41,12 @@ NO_VARIABLES |= set("""
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
 # Where a program comes in and its environment is read.
-ENTRIES = {"include/hasten/comm/init_method.h", "include/hasten/files/hub/hub.h", "include/hasten/launch/config/basic_config.h", "include/hasten/learner/pretrained.h", "include/hasten/process/device.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp", "src/python/tracking.cpp"}
+ENTRIES = {"include/hasten/comm/init_method.h", "include/hasten/files/hub/hub.h", "include/hasten/launch/config/basic_config.h", "include/hasten/learner/pretrained.h", "include/hasten/process/device.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp", "src/python/group.cpp", "src/python/tracking.cpp"}
 # Mutable state of the whole process, each with its reason.
 GLOBAL_STATE = {
+    "src/core/log.cpp": "a program's own log takes the lines of all loggers of the process",
+    "src/python/group.cpp": "a process is watched once, from its first group to its end",
+    "src/python/log.cpp": "Python's logging is one for the process",
     "src/plugins/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
     "src/flight/recorder.cpp": "a child of fork() must know its parent's pages; scopes of the program's own have no handle; the thread's id",
     "src/flight/stacks.cpp": "the handler of a signal is one for the process",
@@ -266,6 +269,16 @@ def parts_in_order(tree):
         if parts and parts.index(part_of(other, parts)) > parts.index(part_of(mine, parts)):
             yield Finding(source.path, line, f"sub-room '{part_of(mine, parts)}' may not include '{part_of(other, parts)}', "
                                              f"which comes after it in CMakeLists.txt ({other})")
+
+
+def rooms_and_parts_have_files(tree):
+    """A room, and a sub-room of PARTS, stands in CMakeLists.txt from its first file on, not before."""
+    folders = {parent.as_posix() for source in tree.sources for parent in Path(source.path).parents}
+    folders |= {path.removesuffix(".h") for path in tree.paths if path.count("/") == 2}  # a room may be one header
+    for room in tree.rooms:
+        for name in [room, *(f"{room}/{part}" for part in tree.parts.get(room, ()) if part != ".")]:
+            if f"include/hasten/{name}" not in folders and f"src/{name}" not in folders:
+                yield Finding("CMakeLists.txt", 1, f"'{name}' has no file in include/hasten/ or src/")
 
 
 def no_cycles_of_units(tree):
@@ -644,6 +657,17 @@ def documents_name_files_that_are_there(tree):
             for target, base in targets:
                 if not (base / target).exists():
                     yield Finding(name, number, f"'{target}' is not there")
+            if name.startswith("docs/decisions/") or name == "CHANGELOG.md":
+                continue  # as it was then
+            for header in re.findall(r"`<?([a-z_0-9]+(?:/[a-z_0-9]+)+\.h)>?`", line):
+                if not is_whole_path(tree, header):
+                    yield Finding(name, number, f"'{header}' is no whole path of a header, as programs include it")
+
+
+def is_whole_path(tree, name):
+    """Whether a file is there whose path a comment or page gives whole: comm/group/group.h; one of libtorch or Linux is."""
+    return name.startswith(("torch/", "c10/", "ATen/", "linux/")) or any(
+        (tree.root / folder / name).exists() for folder in ("include/hasten", "include", "src", "."))
 
 
 def numbers_in_the_classic_locale(tree):
@@ -676,7 +700,7 @@ def messages_end_their_sentences(tree):
                 yield Finding(source.path, line, f"the message ends in '{match.group(1)[-30:]}': end the sentence, with what to do")
 
 
-RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
+RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, arrows, parts_in_order, rooms_and_parts_have_files, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
          no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]

@@ -82,6 +82,16 @@ class Tidy(unittest.TestCase):
         files["src/comm/types/work.h"] = '// Work.\n#include "comm/group/other.h"\n'
         self.assert_only(files, "work.h:2: sub-room 'types' may not include 'group'")
 
+    def test_a_room_or_a_sub_room_without_a_file_is_reported(self):
+        parts = CLEAN["CMakeLists.txt"].replace("ROOMS core)", "ROOMS core PARTS types group)", 1)
+        self.assert_only({"CMakeLists.txt": parts, "src/comm/types/work.h": "// Work.\n"}, "'comm/group' has no file")
+        self.assert_only({"CMakeLists.txt": CLEAN["CMakeLists.txt"] + "hasten_room(watch TORCH)\n"}, "'watch' has no file")
+
+    def test_a_page_that_leaves_a_folder_out_of_a_headers_path_is_reported(self):
+        page = {"include/hasten/comm/types/work.h": "// Work.\n", "tests/comm/work_test.cpp": ""}
+        self.assert_only({**page, "docs/comm.md": "See `comm/types/work.h`, `hasten/comm/types/work.h` and `<torch/types.h>`.\n"})
+        self.assert_only({**page, "docs/comm.md": "See `comm/work.h`.\n"}, "docs/comm.md:1: 'comm/work.h' is no whole path")
+
     def test_a_cycle_of_units_is_reported_once_and_a_hidden_implementation_is_none(self):
         self.assert_only({"src/comm/group_impl.h": '// Inside of groups.\n#include "hasten/comm/group.h"\n'})
         self.assert_only({"src/comm/one.h": '// One.\n#include "comm/two.h"\n', "src/comm/two.h": '// Two.\n#include "comm/three.h"\n',
