@@ -2,12 +2,15 @@
 
 Each build makes hasten/_engine_2_13.….so, named after its torch; a wheel may hold those of several (scripts/merge_wheels.py).
 """
+import atexit
 import functools
 import importlib.machinery
 import importlib.util
 import os
 import re
 import sys
+
+from hasten import logs
 
 
 def _engines():
@@ -32,4 +35,6 @@ def engine():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules["hasten._engine"] = module
+    atexit.register(module.end_watch)
+    logs.take(module)
     return module

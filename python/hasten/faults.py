@@ -1,9 +1,13 @@
 """Last words: where a rank ends by an exception, the other ranks' errors name it and the exception.
 
-Without this they would see a closed connection.
+Without this they would see a closed connection. The launcher learns it by its error file.
 """
+import contextlib
+import json
+import os
 import sys
 import threading
+import time
 import traceback
 
 
@@ -25,11 +29,20 @@ def fail(words):
         engine.fail(backend, words)
 
 
-def _fail_quietly(kind, value, trace):
-    try:
-        fail(words_of(kind, value, trace))
-    except Exception:  # the program's own exception is what has to be seen
-        pass
+def _write_error_file(kind, value, trace):
+    """The launcher's file, in torchrun's form; torch.distributed.elastic's `record` has written it where the program has that."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or not issubclass(kind, Exception) or (os.path.exists(path) and os.path.getsize(path)):  # Ctrl-C is no failure
+        return
+    more = {"py_callstack": "".join(traceback.format_exception(kind, value, trace)), "timestamp": str(int(time.time()))}
+    with open(path, "w") as file:
+        json.dump({"message": {"message": f"{kind.__name__}: {value}", "extraInfo": more}}, file)
+
+
+def _quietly(function, *arguments):
+    # The program's own exception is what has to be seen.
+    with contextlib.suppress(Exception):
+        function(*arguments)
 
 
 def install():
@@ -39,12 +52,13 @@ def install():
     hook, thread_hook = sys.excepthook, threading.excepthook
 
     def at_exception(kind, value, trace):
-        _fail_quietly(kind, value, trace)
+        _quietly(lambda: fail(words_of(kind, value, trace)))
+        _quietly(_write_error_file, kind, value, trace)
         hook(kind, value, trace)
 
     def at_thread_exception(arguments):
         if arguments.exc_type is not SystemExit:
-            _fail_quietly(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+            _quietly(lambda: fail(words_of(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)))
         thread_hook(arguments)
 
     at_exception._is_hastens = True

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/log_sink.h"
 
 namespace hasten {
 namespace {
@@ -35,7 +36,27 @@ class FunctionSink : public spdlog::sinks::base_sink<std::mutex> {
   std::function<void(std::string_view)> function_;
 };
 
+struct ProcessSink {
+  std::mutex mutex;
+  std::shared_ptr<const LogSink> sink;
+};
+
+ProcessSink& process_sink() {
+  static auto* const state = new ProcessSink;  // never destroyed: lines may come at the very end
+  return *state;
+}
+
+std::shared_ptr<const LogSink> find_process_sink() {
+  const std::lock_guard lock(process_sink().mutex);
+  return process_sink().sink;
+}
+
 }  // namespace
+
+void set_log_sink(LogSink sink) {
+  const std::lock_guard lock(process_sink().mutex);
+  process_sink().sink = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
+}
 
 LogLevel log_level(const Environment& environment, LogLevel fallback) {
   for (const char* variable : {"HASTEN_LOG_LEVEL", "ACCELERATE_LOG_LEVEL"}) {
@@ -52,6 +73,7 @@ struct Logger::Impl {
   std::string prefix;
   spdlog::logger logger;
   std::function<void(LogLevel, std::string_view)> observer;
+  bool is_redirected = false;
   std::mutex seen_mutex;
   std::set<std::string> seen;
 
@@ -60,6 +82,15 @@ struct Logger::Impl {
         prefix(message_prefix({name, identity.rank, identity.world_size})),
         logger(name, std::make_shared<spdlog::sinks::stderr_color_sink_mt>()) {
     logger.set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  }
+
+  void write(LogLevel level, std::string_view line) {
+    const auto sink = is_redirected ? nullptr : find_process_sink();
+    if (!sink) {
+      logger.log(to_spdlog(level), "{}{}", prefix, line);
+    } else if (logger.should_log(to_spdlog(level))) {
+      (*sink)(level, prefix + std::string(line));
+    }
   }
 };
 
@@ -85,7 +116,7 @@ void Logger::log(LogLevel level, std::string_view line, LogOptions options) cons
   // spdlog drops the line if the level is off. The barriers of an in_order line are passed all the same, since the
   // level may differ between ranks.
   const auto write = [&] {
-    impl.logger.log(to_spdlog(level), "{}{}", impl.prefix, line);
+    impl.write(level, line);
     if (level >= LogLevel::kWarning && impl.observer && enabled(level)) impl.observer(level, line);
   };
   if (options.in_order && impl.identity.world_size > 1) {
@@ -115,6 +146,7 @@ void Logger::warning_once(const std::string& line, LogOptions options) const {
 }
 
 void Logger::redirect(std::function<void(std::string_view)> sink) {
+  impl_->is_redirected = true;
   impl_->logger.sinks() = {std::make_shared<FunctionSink>(std::move(sink))};
 }
 

@@ -9,8 +9,10 @@ namespace hasten::python {
 
 /// Makes this library's exceptions those of hasten.errors, wherever they leave C++ for Python.
 void bind_errors(py::module_& module);
-/// ProcessGroupHasten, create_group, fail.
+/// ProcessGroupHasten, create_group, fail, end_watch.
 void bind_group(py::module_& module);
+/// take_log, give_log_back.
+void bind_log(py::module_& module);
 /// Snapshot, load_value, load_tensors.
 void bind_files(py::module_& module);
 /// Trackers.
@@ -28,6 +30,8 @@ void bind_uneven_loop(py::module_& module);
 /// While the main thread waits for other ranks, Python's signal handlers run. A handler that raises, as Ctrl-C's does,
 /// ends the wait with its exception. Called in the main thread, with the GIL.
 void look_at_signals_while_waiting();
+/// Hands lines of the log that wait for Python over. With the GIL.
+void hand_log_over();
 /// Raises in Python what a signal handler raised during a wait; false if none did. With the GIL.
 bool raise_from_signal();
 

@@ -22,6 +22,7 @@ Raised& raised() {
 bool run_signal_handlers() {
   if (Py_IsInitialized() == 0) return true;
   const py::gil_scoped_acquire gil;
+  hand_log_over();
   if (PyErr_CheckSignals() == 0) return true;
   PyErr_Fetch(&raised().type, &raised().value, &raised().trace);
   return false;

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_engine, module) {
   module.attr("version") = hasten::version();
   module.attr("torch_version") = TORCH_VERSION;
   hasten::python::bind_errors(module);
+  hasten::python::bind_log(module);
   hasten::python::bind_group(module);
   hasten::python::bind_files(module);
   hasten::python::bind_tracking(module);

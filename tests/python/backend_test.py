@@ -257,6 +257,13 @@ def test_import_torch_registers_the_name_and_loads_no_engine():
     assert result.stdout.strip() == "True False", result.stderr
 
 
+@pytest.mark.parametrize("first", ["hasten", "torch"])
+def test_either_may_be_imported_first(first):
+    then = {"hasten": "torch", "torch": "hasten"}[first]
+    result = python(f"import {first}; import {then}; import torch, hasten; print(hasten.distribute(torch.nn.Linear(2, 1)).weight.shape)")
+    assert result.stdout.strip() == "torch.Size([1, 2])", result.stderr
+
+
 def test_an_error_while_registering_is_a_warning_and_torch_is_imported(tmp_path):
     # A package of that name that cannot be imported in the middle of the entry point.
     result = python("import hasten.errors, sys; sys.modules['hasten.faults'] = None; import torch; print(torch.ones(1).sum().item())")
@@ -382,3 +389,22 @@ def test_debug_mode_of_torch_works():
         assert t[0] == 2
         dist.destroy_process_group()
     """, TORCH_DISTRIBUTED_DEBUG="DETAIL", HASTEN_FOR_GLOO="1"))
+
+
+def test_where_memory_cannot_be_shared_one_warning_says_so_and_gloo_is_used():
+    program = """
+        import logging, resource, sys, torch, torch.distributed as dist
+        if sys.argv[1] == "logging":
+            logging.basicConfig(format="LOG %(name)s %(levelname)s %(message)s", stream=sys.stdout)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        dist.init_process_group("hasten")
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        dist.all_reduce(t := torch.ones(4))
+        assert t[0] == 2 and backend.transport == "gloo", backend.transport
+        dist.destroy_process_group()
+    """
+    words = "[comm] rank 0/2: memory cannot be shared between the ranks of group"
+    for how, line in (("logging", f"LOG hasten WARNING {words}"), ("plain", f"warning {words}")):
+        outputs = [rank.output for rank in expect_success(run_ranks(2, program, how))]
+        assert outputs[0].count(words) == 1 and line in outputs[0], outputs
+        assert words not in outputs[1]

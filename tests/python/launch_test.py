@@ -1,4 +1,5 @@
 """`hasten launch --for_gloo`, torchrun, and the examples of examples/python."""
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,38 @@ dist.barrier()"""))
     assert result.returncode != 0
     assert "bad sample 17" in result.stderr + result.stdout
     assert "rank 1 failed: ValueError: bad sample 17" in result.stderr + result.stdout
+
+
+def test_a_rank_that_stands_still_is_reported_by_the_launchers_watch(tmp_path):
+    (tmp_path / "stops.py").write_text(SAYS.replace("dist.barrier()", """
+import os, signal
+dist.all_reduce(torch.ones(7))
+if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+dist.all_reduce(torch.ones(7))"""))
+    result = run([COMMAND, "launch", "-n", "2", "--for_gloo", "--on_hang", "kill", str(tmp_path / "stops.py")])
+    assert result.returncode != 0
+    assert "rank 1 of 2 is missing" in result.stderr and "rank 1 is stopped" in result.stderr, result.stderr
+    assert "all_reduce 2 of 'world': sum of float32 [7]" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("program, words", [
+    ("import torch\nraise ValueError('bad sample 17')", "ValueError: bad sample 17"),
+    ("import torch\nfrom torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main(): raise KeyError('recorded')\nmain()",
+     "KeyError: 'recorded'"),
+    ("import torch\nraise KeyboardInterrupt", None),
+    ("import torch, sys\nsys.exit(3)", None),
+])
+def test_the_launchers_error_file_has_the_exception(program, words, tmp_path):
+    (tmp_path / "train.py").write_text(program)
+    path = tmp_path / "error.json"
+    result = run([sys.executable, str(tmp_path / "train.py")], TORCHELASTIC_ERROR_FILE=str(path))
+    assert result.returncode != 0
+    if words is None:
+        assert not path.exists()
+        return
+    message = json.loads(path.read_text())["message"]
+    assert message["message"] == words
+    assert "train.py" in message["extraInfo"]["py_callstack"] and int(message["extraInfo"]["timestamp"]) > 0
 
 
 # Each program as it stands, over Gloo and over the engine in its place, and with its one line changed.
