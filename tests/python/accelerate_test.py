@@ -63,6 +63,7 @@ def test_save_state_and_gather_for_metrics(tmp_path):
         assert sorted(torch.cat(seen).tolist()) == [4.0 * i for i in range(7)], seen
         weights = accelerator.unwrap_model(net).weight.clone()
         accelerator.save_state(sys.argv[1])
+        accelerator.wait_for_everyone()  # rank 0 writes for all
         with torch.no_grad():
             accelerator.unwrap_model(net).weight.zero_()
         accelerator.load_state(sys.argv[1])
