@@ -361,6 +361,61 @@ def test_a_class_without_a_twin_steps_by_itself():
     assert hasten.optimizer(other) is other and type(other) is torch.optim.Adamax
 
 
+def test_lbfgs_steps_as_it_does_over_a_plain_module():
+    nets = [net_of(), hasten.distribute(net_of())]
+    for net in nets:
+        optimizer, x = hasten.optimizer(torch.optim.LBFGS(net.parameters(), max_iter=4)) if net is nets[1] else torch.optim.LBFGS(
+            net.parameters(), max_iter=4), torch.ones(2, 5)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = net(x).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert difference(*nets) < 1e-6 and difference(nets[0], net_of()) > 1e-3
+
+
+OTHER_MODULES = """
+    import torch, torch.distributed as dist, hasten
+    from torch.utils.checkpoint import checkpoint
+    dist.init_process_group("hasten")
+    me = dist.get_rank()
+
+    # Rows of rank 0 are 1 and 2, those of rank 1 are 2 and 3; the gradient is the mean.
+    words = hasten.distribute(torch.nn.Embedding(5, 2, sparse=True))
+    words(torch.tensor([1 + me, 2 + me])).sum().backward()
+    assert words.weight.grad.is_sparse
+    assert words.weight.grad.to_dense()[:, 0].tolist() == [0, 0.5, 1, 0.5, 0], words.weight.grad
+
+    class Again(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2, bias=False)
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+    net = hasten.distribute(Again())
+    net(torch.ones(1, 2) * (me + 1)).sum().backward()
+    assert net.inner.weight.grad.tolist() == [[1.5, 1.5]] * 2, net.inner.weight.grad
+
+    # A step inside no_sync takes this rank's gradients alone, as DistributedDataParallel's do.
+    optimizer = hasten.optimizer(torch.optim.SGD(net.parameters(), 1.0))
+    optimizer.zero_grad()
+    before = net.inner.weight.detach().clone()
+    with hasten.no_sync(net):
+        net(torch.ones(1, 2) * (me + 1)).sum().backward()
+        optimizer.step()
+    assert torch.allclose(net.inner.weight, before - (me + 1)), net.inner.weight
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_sparse_gradients_checkpointed_modules_and_a_step_inside_no_sync():
+    expect_success(run_ranks(2, OTHER_MODULES))
+
+
 def test_a_class_without_a_twin_is_refused_where_parameters_are_split():
     expect_success(run_ranks(2, """
         import torch, torch.distributed as dist, hasten
