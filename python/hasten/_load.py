@@ -30,7 +30,8 @@ def engine():
     if path is None:
         raise ImportError(
             f"hasten was built for torch {' and '.join(engines) or '(no engine is here for this Python)'}, and this is torch "
-            f"{torch.__version__}. Build it anew in its folder: ./dev python, or pip install . --no-build-isolation")
+            f"{torch.__version__}. Install one that it was built for, or build it anew in its folder: ./dev python, or pip install . "
+            "--no-build-isolation")
     spec = importlib.util.spec_from_file_location("hasten._engine", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
