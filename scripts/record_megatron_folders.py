@@ -2,7 +2,8 @@
 
 Every folder holds the weights of a model of transformers, whose values follow from its names (value_of). They are
 turned into Megatron's layout here, by whole tensors, and cut for its ranks. The tests compare what is read with the
-values of the names, so that nothing but the names is shared with the reader.
+values of the names, so that nothing but the names is shared with the reader. State of optimizers has values by names
+as well ("exp_avg:NAME"), and goes the same way.
 
     python scripts/record_megatron_folders.py tests/golden/megatron
 """
@@ -22,9 +23,12 @@ warnings.filterwarnings("ignore")
 HEADS, DIM, HIDDEN, FFN, WORDS, PADDED, POSITIONS = 4, 2, 8, 12, 10, 16, 6
 
 
+PREFIX = ""  # of names: "exp_avg:" for the values of a slot
+
+
 def value_of(name, *shape):
     count = math.prod(shape)
-    seed = sum(name.encode())
+    seed = sum((PREFIX + name).encode())
     values = [((7919 * i + 104729 * seed) % 2003 - 1001) / 1024 for i in range(count)]
     return torch.tensor(values, dtype=torch.float32).view(*shape)
 
@@ -238,6 +242,77 @@ def arguments(tp, pp, layers, **more):
     )  # fmt: skip
 
 
+def models_of_slots(model, *args):
+    """The model's own values, and those of each slot of its optimizer."""
+    global PREFIX
+    models = {}
+    for slot in ("param", "exp_avg", "exp_avg_sq"):
+        PREFIX = "" if slot == "param" else slot + ":"
+        models[slot] = model(*args)
+    PREFIX = ""
+    return models
+
+
+def is_decayed(name, value):
+    return value.dim() != 1 and not name.endswith(".bias")
+
+
+def group_options(decayed):
+    return {"lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.1 * decayed, "wd_mult": 1.0 * decayed, "lr_mult": 1.0,
+            "is_expert_parallel": False, "is_decoupled_lr": False, "max_lr": 0.003, "min_lr": 0.0, "bias_correction": True}  # fmt: skip
+
+
+def numbered(chunks):
+    """Float16OptimizerWithFloat16Params.state_dict(): parameters by numbers, group by group. `chunks`: slot to tensors, of each."""
+    params = [(name, {slot: flat[name] for slot, flat in chunk.items()}) for chunk in chunks for name in chunk["param"]]
+    state, groups, masters, number = {}, [], [], 0
+    for decayed in (True, False):
+        own = [slots for name, slots in params if is_decayed(name, slots["param"]) == decayed]
+        groups.append({**group_options(decayed), "params": list(range(number, number + len(own))), "step": 20})
+        masters.append([slots["param"] for slots in own])
+        for slots in own:
+            state[number] = {slot: slots[slot] for slot in ("exp_avg", "exp_avg_sq")}
+            number += 1
+    return {"optimizer": {"state": state, "param_groups": groups}, "fp32_from_fp16_params": masters}
+
+
+def buffers(chunks, tied, ranks=2):
+    """DistributedOptimizer.get_parameter_state_dp_zero(), with the buffer of _ParamAndGradBuffer: a bucket's end is padded to a
+    multiple of the ranks and 128, which the file leaves out."""
+
+    def pad(at, of):
+        return -(-at // of) * of
+
+    result = {"buckets_coalesced": True}
+    for index, chunk in enumerate(chunks):
+        places, sizes, start, bucket_start, open_bucket = {}, [], 0, 0, []
+        for name, value in reversed(chunk["param"].items()):
+            start = pad(start, 64)
+            alone = tied and name in ("embedding.word_embeddings.weight", "output_layer.weight")
+            if alone and open_bucket:
+                sizes.append((bucket_start, start - bucket_start))
+                start = bucket_start = pad(start, math.lcm(ranks, 128))
+                open_bucket = []
+            places[name] = start
+            start += value.numel()
+            open_bucket.append(name)
+            if alone:
+                sizes.append((bucket_start, start - bucket_start))
+                start = bucket_start = pad(start, math.lcm(ranks, 128))
+                open_bucket = []
+        if open_bucket:
+            sizes.append((bucket_start, start - bucket_start))
+        tensors = {}
+        for slot, flat in chunk.items():
+            whole = torch.zeros(pad(start, math.lcm(ranks, 128)))
+            for name, value in flat.items():
+                whole[places[name] : places[name] + value.numel()] = value.flatten()
+            tensors[slot] = torch.cat([whole[begin : begin + size] for begin, size in sizes])
+        tensors["numel_unpadded"] = sum(size for _, size in sizes)
+        result[index] = {(torch.bfloat16, torch.float32): tensors}
+    return result
+
+
 def stages_of(layers, pp, chunks):
     """Which layers each (chunk, stage) holds; the last stage may have fewer."""
     numbers = list(range(layers))
@@ -246,11 +321,13 @@ def stages_of(layers, pp, chunks):
     return [pieces[chunk * pp : (chunk + 1) * pp] for chunk in range(chunks)]
 
 
-def write_ranks(folder, model, args, version=3, chunks=1, form=lambda flat: flat, split_at=None):
+def write_ranks(folder, model, args, version=3, chunks=1, form=lambda flat: flat, split_at=None, optimizer=None):
+    """With an optimizer ("numbered", "buffers") `model` holds one of each slot, and the weights are saved in bfloat16."""
+    slots = model if optimizer else {"param": model}
     tp, pp = args.tensor_model_parallel_size, args.pipeline_model_parallel_size
     name = "iter_0000020"
     plans = {}
-    for stack, blocks in model["layers"].items():
+    for stack, blocks in slots["param"]["layers"].items():
         if split_at is None:
             plans[stack] = stages_of(len(blocks), pp, chunks)
         else:
@@ -259,44 +336,66 @@ def write_ranks(folder, model, args, version=3, chunks=1, form=lambda flat: flat
     for stage in range(pp):
         for rank in range(tp):
             saved = {"args": args, "checkpoint_version": float(version), "iteration": 20, "rng_state": [{"random_rng_state": (3, None)}]}
+            state = []
             for chunk in range(chunks):
-                flat = {}
                 first, last = stage == 0 and chunk == 0, stage == pp - 1 and chunk == chunks - 1
 
-                def put(prefix, tensors):
-                    for kind, value in tensors.items():
-                        flat[f"{prefix}.{kind}"] = cut(prefix, kind, value, tp, args.swiglu, version)[rank]
+                def flat_of(model):
+                    flat = {}
 
-                for prefix, tensors in model.items():
-                    if prefix == "layers":
-                        continue
-                    stack = prefix.split("_relative")[0].split(".")[0]
-                    if prefix.startswith("embedding") or "_relative" in prefix:
-                        here = first if split_at is None or stack != "decoder" else stage >= split_at
-                        here = here or (split_at == stage and prefix.endswith("word_embeddings"))
-                    elif prefix == "encoder.final_layernorm" and split_at is not None:
-                        here = stage == split_at - 1
-                    else:
-                        here = last
-                    if here:
-                        put(prefix, tensors)
-                for stack, plan in plans.items():
-                    for local, number in enumerate(plan[chunk][stage]):
-                        for prefix, tensors in model["layers"][stack][number].items():
-                            put(f"{stack}.layers.{local}.{prefix}", tensors)
-                if last and pp > 1 and "output_layer" not in model:  # the tied head's copy of the table
-                    flat["output_layer.weight"] = cut("word_embeddings", "weight", model["embedding.word_embeddings"]["weight"], tp, False, 3)[rank]
+                    def put(prefix, tensors):
+                        for kind, value in tensors.items():
+                            flat[f"{prefix}.{kind}"] = cut(prefix, kind, value, tp, args.swiglu, version)[rank]
+
+                    def put_layers():
+                        for stack, plan in plans.items():
+                            for local, number in enumerate(plan[chunk][stage]):
+                                for prefix, tensors in model["layers"][stack][number].items():
+                                    put(f"{stack}.layers.{local}.{prefix}", tensors)
+
+                    for prefix, tensors in model.items():
+                        if prefix == "layers":
+                            if optimizer:  # in the order of the model's modules, which the optimizer has
+                                put_layers()
+                            continue
+                        stack = prefix.split("_relative")[0].split(".")[0]
+                        if prefix.startswith("embedding") or "_relative" in prefix:
+                            here = first if split_at is None or stack != "decoder" else stage >= split_at
+                            here = here or (split_at == stage and prefix.endswith("word_embeddings"))
+                        elif prefix == "encoder.final_layernorm" and split_at is not None:
+                            here = stage == split_at - 1
+                        else:
+                            here = last
+                        if here:
+                            put(prefix, tensors)
+                    if not optimizer:
+                        put_layers()
+                    if last and pp > 1 and "output_layer" not in model:  # the tied head's copy of the table
+                        flat["output_layer.weight"] = cut("word_embeddings", "weight", model["embedding.word_embeddings"]["weight"], tp, False, 3)[rank]
+                    return flat
+
+                flats = {slot: flat_of(one) for slot, one in slots.items()}
+                state.append(flats)
+                flat = flats["param"]
+                if optimizer:
+                    flat = {key: value.bfloat16() for key, value in flat.items()}
                 saved["model" if chunks == 1 else f"model{chunk}"] = form(flat)
+            if optimizer == "numbered":
+                saved["optimizer"] = numbered(state)
+            if optimizer == "buffers":
+                groups = [{**group_options(decayed), "step": 20} for decayed in (True, False)]
+                saved["optimizer"] = {"optimizer": {"param_groups": groups}}
             place = folder / name / (f"mp_rank_{rank:02d}" if pp == 1 else f"mp_rank_{rank:02d}_{stage:03d}")
             place.mkdir(parents=True)
             torch.save(saved, place / "model_optim_rng.pt")
+            if optimizer == "buffers":
+                tied = pp > 1 and not getattr(args, "untie_embeddings_and_output_weights", False)
+                torch.save(buffers(state, tied), place / "distrib_optim.pt")
     (folder / "latest_checkpointed_iteration.txt").write_text("20")
 
 
-def write_distributed(folder, model, args):
-    """As Megatron-Core's torch_dist: layers in one tensor, other state beside them."""
-    place = folder / "iter_0000020"
-    place.mkdir(parents=True)
+def stacked(model):
+    """Tensors as Megatron-Core's torch_dist has them: layers in one tensor."""
     state = {}
     for prefix, tensors in model.items():
         if prefix != "layers":
@@ -305,11 +404,26 @@ def write_distributed(folder, model, args):
         for prefix, tensors in blocks[0].items():
             for kind in tensors:
                 state[f"{stack}.layers.{prefix}.{kind}"] = torch.stack([block[prefix][kind] for block in blocks])
-    state = fused(state)
-    state = {name: value for name, value in state.items() if value is not None}
-    state["optimizer.state.exp_avg.decoder.final_layernorm.weight"] = torch.zeros(HIDDEN)
+    return {name: value for name, value in fused(state).items() if value is not None}
+
+
+def write_distributed(folder, model, args, slots=None, in_buckets=False):
+    place = folder / "iter_0000020"
+    place.mkdir(parents=True)
+    common = {"args": args, "checkpoint_version": 3.0, "iteration": 20}
+    state = stacked(model)
+    if slots is None:
+        state["optimizer.state.exp_avg.decoder.final_layernorm.weight"] = torch.zeros(HIDDEN)
+    else:
+        for slot, one in slots.items():
+            slot = "fp32_param" if slot == "param" else slot
+            state.update({f"optimizer.state.{slot}.{name}": value for name, value in stacked(one).items()})
+        groups = [group_options(decayed) for decayed in (True, False)]
+        common["optimizer"] = {"optimizer": {"state": {"common_step": 20}, "param_groups": groups}}
+    if in_buckets:  # dp_reshardable: the buffers of ranks, without the parameters' names
+        state["optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0.exp_avg"] = torch.zeros(64)
     dcp.save(state, checkpoint_id=place, no_dist=True)
-    torch.save({"args": args, "checkpoint_version": 3.0, "iteration": 20}, place / "common.pt")
+    torch.save(common, place / "common.pt")
     (place / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch"}))
     (folder / "latest_checkpointed_iteration.txt").write_text("20")
 
@@ -326,6 +440,12 @@ def main():
     write_ranks(root / "bert_norms_first", bert(1, False), arguments(1, 1, 1))
     write_ranks(root / "t5_tp2_pp2", t5(1, 1 / math.sqrt(DIM)), arguments(2, 2, 1, untie_embeddings_and_output_weights=True), split_at=1)
     write_distributed(root / "gpt2_torch_dist", gpt2(2), arguments(2, 2, 2))
+    write_ranks(root / "gpt2_numbered_tp2_pp2", models_of_slots(gpt2, 3), arguments(2, 2, 3), form=fused, optimizer="numbered")
+    write_ranks(root / "gpt2_buffers_tp2_pp2", models_of_slots(gpt2, 3), arguments(2, 2, 3), optimizer="buffers")
+    write_ranks(root / "gpt2_buffers_virtual", models_of_slots(gpt2, 4), arguments(1, 2, 4), chunks=2, optimizer="buffers")
+    write_ranks(root / "llama_buffers_tp2", models_of_slots(llama, 2), llama_arguments(2, 1, 2), optimizer="buffers")
+    write_distributed(root / "gpt2_torch_dist_state", gpt2(2), arguments(2, 2, 2), models_of_slots(gpt2, 2))
+    write_distributed(root / "gpt2_torch_dist_buckets", gpt2(1), arguments(1, 1, 1), in_buckets=True)
 
 
 def llama_arguments(tp, pp, layers):

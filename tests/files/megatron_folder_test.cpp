@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/files/folders/open_source.h"
+#include "hasten/files/folders/optimizer_folder.h"
 #include "hasten/files/python/python_file.h"
 #include "support/folder.h"
 
@@ -19,6 +20,7 @@ namespace hasten::files {
 namespace {
 
 using core::Value;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::ThrowsMessage;
@@ -130,6 +132,66 @@ TEST(MegatronFolders, UnderTheirOwnNamesAreWholeAndNumberedOverAllStages) {
   EXPECT_FALSE(source->contains("decoder.layers.3.input_layernorm.weight"));
 }
 
+// ---- The optimizer's state.
+
+void expect_state(const TensorSource& source, const std::string& slot, const std::vector<std::string>& names) {
+  EXPECT_THAT(source.names(), ::testing::UnorderedElementsAreArray(names)) << slot;
+  for (const std::string& name : source.names()) {
+    const auto values = values_in(source, name, whole_box(source.info(name).shape));
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i], value_of(slot + name, static_cast<int64_t>(i))) << slot << name << " at " << i;
+  }
+}
+
+TEST(MegatronOptimizers, AreReadUnderTheNamesOfTheWeights) {
+  for (const char* const name : {"gpt2_numbered_tp2_pp2", "gpt2_buffers_tp2_pp2", "gpt2_buffers_virtual",
+                                 "llama_buffers_tp2", "gpt2_torch_dist_state"}) {
+    SCOPED_TRACE(name);
+    const auto folder = open_megatron_folder(recorded(name), {.optimizer = true});
+
+    EXPECT_EQ(folder.optimizer.step, 20);
+    ASSERT_EQ(folder.optimizer.slots.size(), 2U);
+    expect_state(*folder.optimizer.slots.at("exp_avg"), "exp_avg:", folder.weights->names());
+    expect_state(*folder.optimizer.slots.at("exp_avg_sq"), "exp_avg_sq:", folder.weights->names());
+    // The weights themselves are in bfloat16 where ranks wrote them.
+    ASSERT_NE(folder.optimizer.exact_weights, nullptr);
+    expect_state(*folder.optimizer.exact_weights, "", folder.weights->names());
+    std::vector<std::string> all;
+    for (const auto& group : folder.optimizer.groups) {
+      const bool decays = group.options["weight_decay"].as_double() > 0;
+      for (const std::string& parameter : group.parameters) {
+        EXPECT_EQ(folder.weights->info(parameter).shape.size() == 2, decays) << parameter;
+        all.push_back(parameter);
+      }
+    }
+    EXPECT_THAT(all, ::testing::UnorderedElementsAreArray(folder.weights->names()));
+  }
+}
+
+TEST(MegatronOptimizers, AreStateDictsByName) {
+  const std::string folder = recorded("gpt2_numbered_tp2_pp2"), name = "transformer.h.2.attn.c_attn.weight";
+  for (const auto& [form, shape] : {std::pair("megatron", std::vector<int64_t>{24, 8}),
+                                    std::pair("megatron_transformers", std::vector<int64_t>{8, 24})}) {
+    const auto weights = open_source(folder, {.form = form});
+
+    const auto state = read_optimizer(folder, 0, *weights);
+
+    ASSERT_TRUE(state.has_value());
+    EXPECT_FALSE(read_optimizer(folder, 1, *weights).has_value());
+    const PythonValue& slots = (*state)["state"][name];
+    EXPECT_EQ(slots["exp_avg"].as_tensor().shape, shape) << form;
+    EXPECT_EQ(slots["step"].as_double(), 20);
+    const PythonValue& groups = (*state)["param_groups"];
+    ASSERT_EQ(groups.size(), 2U);
+    EXPECT_EQ(groups[0]["lr"].as_double(), 0.002);
+    EXPECT_EQ(groups[0]["betas"][1].as_double(), 0.98);
+    EXPECT_EQ(groups[0]["weight_decay"].as_double(), 0.1);
+    EXPECT_EQ(groups[1]["weight_decay"].as_double(), 0.0);
+    EXPECT_TRUE(groups[1]["decoupled_weight_decay"].as_bool());
+  }
+  EXPECT_FALSE(read_optimizer(recorded("gpt2_tp2_pp2"), 0, *open_source(recorded("gpt2_tp2_pp2"))).has_value());
+}
+
 // ---- Folders that do not go together.
 
 class WrongMegatronFolders : public hasten::testing::InFolder {
@@ -224,6 +286,51 @@ TEST_F(WrongMegatronFolders, OfTensorsThatDoNotGoTogetherAreRefused) {
   EXPECT_EQ(opened({.names = MegatronNames::kMegatron}), "no error");
   EXPECT_THAT(opened({.arguments = Value::map({{"num_atention_heads", 4}})}),
               HasSubstr("did you mean 'num_attention_heads'"));
+}
+
+TEST_F(WrongMegatronFolders, WithStateWhoseParametersCannotBeToldAreRefused) {
+  const MegatronOptions with_state{.optimizer = true};
+  const std::string remedy = "Read weights alone (--only model), or save with --ckpt-format torch_dist";
+  const auto edit_groups = [&](const std::function<void(PythonValue::Items & groups)>& change) {
+    copy_of("gpt2_numbered_tp2_pp2");
+    edit("mp_rank_00_000", [&](PythonValue& value) {
+      PythonValue groups = value["optimizer"]["optimizer"]["param_groups"];  // the same list, as in Python
+      change(groups.as_items());
+    });
+    return opened(with_state);
+  };
+  EXPECT_THAT(edit_groups([](auto& groups) {
+                PythonValue numbers = groups[0]["params"];
+                std::swap(numbers.as_items()[0], numbers.as_items()[1]);
+              }),
+              AllOf(HasSubstr("'embedding.word_embeddings.weight', which is in its place, [8, 8]"), HasSubstr(remedy)));
+  EXPECT_THAT(edit_groups([](auto& groups) {
+                PythonValue numbers = groups[1]["params"];
+                numbers.as_items().pop_back();
+              }),
+              HasSubstr("biases and tensors of one dimension"));
+  EXPECT_THAT(edit_groups([](auto& groups) { groups.push_back(groups[0]); }),
+              HasSubstr("its groups are not those of weight decay alone"));
+
+  copy_of("gpt2_buffers_tp2_pp2");
+  EXPECT_EQ(opened(), "no error") << "weights alone";
+  edit("mp_rank_00_000", [](PythonValue& value) {
+    PythonValue model = value["model"];
+    const std::string of = ".mlp.linear_fc1.weight";
+    const PythonValue first = model["decoder.layers.0" + of], second = model["decoder.layers.1" + of];
+    model.set("decoder.layers.0" + of, second);
+    model.set("decoder.layers.1" + of, first);
+  });
+  EXPECT_THAT(opened(with_state), HasSubstr("linear_fc1.weight' there are other values than the model's"));
+  copy_of("gpt2_buffers_tp2_pp2");
+  fs::remove(path("folder/iter_0000020/mp_rank_01_001/distrib_optim.pt"));
+  EXPECT_THAT(opened(with_state),
+              HasSubstr("mp_rank_01_001/model_optim_rng.pt' is missing: a distributed optimizer has "
+                        "it in distrib_optim.pt"));
+
+  copy_of("gpt2_torch_dist_buckets");
+  EXPECT_EQ(opened(), "no error") << "weights alone";
+  EXPECT_THAT(opened(with_state), HasSubstr("Save with --dist-ckpt-optim-fully-reshardable"));
 }
 
 TEST_F(WrongMegatronFolders, OfModelsWithoutACounterpartAreRefused) {

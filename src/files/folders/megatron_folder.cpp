@@ -1,22 +1,21 @@
-// Files of ranks joined to whole tensors, and these under transformers' names; see megatron_folder.h.
+// Files of ranks joined to whole tensors, and these under transformers' names; see megatron_folder.h. The state of
+// optimizers is joined the same way, slot by slot (megatron_state.h).
 #include "hasten/files/folders/megatron_folder.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
 
-#include "files/base/named_source.h"
 #include "files/base/origin.h"
-#include "files/base/pieces.h"
 #include "files/folders/megatron_names.h"
-#include "files/python/tensor_files.h"
+#include "files/folders/megatron_sources.h"
+#include "files/folders/megatron_state.h"
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
-#include "hasten/files/base/cast.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/python/python_file.h"
 
@@ -28,142 +27,6 @@ using core::Value;
 
 constexpr std::string_view kLatest = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kRankFile = "model_optim_rng.pt";
-
-// ---- Whole tensors of Megatron's own.
-
-// Parts of tensors in the files of ranks.
-class RankSource : public NamedSource {
- public:
-  using NamedSource::NamedSource;
-  std::string_view form() const override { return "megatron"; }
-
-  struct Part {
-    PythonTensor tensor;
-    Box box;
-  };
-  void add_tensor(TensorInfo info, std::vector<Part> parts) {
-    add(std::move(info));
-    parts_.push_back(std::move(parts));
-  }
-  std::optional<TensorLocation> location(std::string_view name) const override {
-    const auto& parts = parts_[index_of(name)];
-    return parts.size() == 1 ? plain_location(parts.front().tensor) : std::nullopt;
-  }
-
- protected:
-  void read_tensor(size_t index, const Box& box, void* target) const override {
-    const size_t item = element_bytes(info(names()[index]).dtype);
-    for (const Part& part : parts_[index]) {
-      read_common(part.box, box, item, target,
-                  [&](const Box& local, void* into) { files_.read(part.tensor, local, into); });
-    }
-  }
-
- private:
-  std::vector<std::vector<Part>> parts_;
-  TensorFiles files_;
-};
-
-// Layers that lie in one tensor, one after the other, as tensors of their own.
-class StackedSource : public NamedSource {
- public:
-  StackedSource(std::string path, TensorSourcePtr there) : NamedSource(std::move(path)), there_(std::move(there)) {}
-  std::string_view form() const override { return "megatron"; }
-
-  void add_whole(const std::string& name, const std::string& name_there) {
-    const TensorInfo& info = there_->info(name_there);
-    add({name, info.dtype, info.shape});
-    places_.push_back({name_there, -1});
-  }
-  void add_layer(const std::string& name, const std::string& name_there, int64_t layer) {
-    const TensorInfo& info = there_->info(name_there);
-    add({name, info.dtype, {info.shape.begin() + 1, info.shape.end()}});
-    places_.push_back({name_there, layer});
-  }
-
- protected:
-  void read_tensor(size_t index, const Box& box, void* target) const override {
-    const auto& [name, layer] = places_[index];
-    if (layer < 0) return there_->read(name, box, target);
-    Box inner = box;
-    inner.offset.insert(inner.offset.begin(), layer);
-    inner.size.insert(inner.size.begin(), 1);
-    there_->read(name, inner, target);
-  }
-
- private:
-  TensorSourcePtr there_;
-  std::vector<std::pair<std::string, int64_t>> places_;
-};
-
-// ---- Tensors under transformers' names.
-
-void scale_elements(Dtype dtype, void* values, size_t count, double scale) {
-  std::vector<double> wide(count);
-  cast_elements(dtype, values, Dtype::kFloat64, wide.data(), count);
-  for (double& value : wide) value *= scale;
-  cast_elements(Dtype::kFloat64, wide.data(), dtype, values, count);
-}
-
-class ConvertedSource : public NamedSource {
- public:
-  ConvertedSource(std::string path, TensorSourcePtr own) : NamedSource(std::move(path)), own_(std::move(own)) {}
-  std::string_view form() const override { return "megatron"; }
-  using NamedSource::remark;
-
-  void add_tensor(MegatronTensor tensor) {
-    TensorInfo info = own_->info(tensor.rows.front().name);
-    info.name = tensor.name;
-    info.shape[0] = 0;
-    for (const auto& rows : tensor.rows) info.shape[0] += rows.count;
-    if (tensor.is_transposed) std::swap(info.shape[0], info.shape[1]);
-    if (tensor.scale != 1 && !can_cast(info.dtype, Dtype::kFloat64)) {
-      fail_data(path(), "tensor '", tensor.name, "' is ", torch_name(info.dtype), ", expected a floating-point dtype.");
-    }
-    add(std::move(info));
-    tensors_.push_back(std::move(tensor));
-  }
-  std::optional<TensorLocation> location(std::string_view name) const override {
-    const MegatronTensor& tensor = tensors_[index_of(name)];
-    if (tensor.rows.size() > 1 || tensor.is_transposed || tensor.scale != 1 || tensor.rows[0].from > 0)
-      return std::nullopt;
-    return own_->location(tensor.rows[0].name);
-  }
-
- protected:
-  void read_tensor(size_t index, const Box& box, void* target) const override {
-    const MegatronTensor& tensor = tensors_[index];
-    const TensorInfo& info = this->info(names()[index]);
-    const size_t item = element_bytes(info.dtype);
-    if (!tensor.is_transposed) {
-      read_rows(tensor, box, target, item);
-    } else {
-      const Box turned{{box.offset[1], box.offset[0]}, {box.size[1], box.size[0]}};
-      std::string bytes(static_cast<size_t>(numel_of(box)) * item, '\0');
-      read_rows(tensor, turned, bytes.data(), item);
-      const std::vector<int64_t> from = {1, box.size[0]}, to = contiguous_strides(box.size);
-      copy_elements(bytes.data(), from, target, to, box.size, item);
-    }
-    if (tensor.scale != 1) scale_elements(info.dtype, target, static_cast<size_t>(numel_of(box)), tensor.scale);
-  }
-
- private:
-  // Rows of a box follow each other in memory, so each run of rows is read to its place.
-  void read_rows(const MegatronTensor& tensor, const Box& box, void* target, size_t item) const {
-    const int64_t first = box.offset[0], end = first + box.size[0], width = numel_of(box) / box.size[0];
-    for (const auto& rows : tensor.rows) {
-      const int64_t begin = std::max(first, rows.to), stop = std::min(end, rows.to + rows.count);
-      if (begin >= stop) continue;
-      Box there = box;
-      there.offset[0] = rows.from + begin - rows.to;
-      there.size[0] = stop - begin;
-      own_->read(rows.name, there, static_cast<char*>(target) + static_cast<size_t>((begin - first) * width) * item);
-    }
-  }
-
-  TensorSourcePtr own_;
-  std::vector<MegatronTensor> tensors_;
-};
 
 // ---- Arguments.
 
@@ -214,8 +77,6 @@ std::optional<RankFolder> rank_folder(const std::string& name) {
   return RankFolder{name, numbers[0], numbers.size() == 2 ? numbers[1] : 0};
 }
 
-using NamedTensors = std::vector<std::pair<std::string, PythonTensor>>;
-
 void flatten(const PythonValue& value, const std::string& prefix, NamedTensors& found, int depth = 0) {
   if (value.is_tensor()) {
     if (const auto name = megatron_name(prefix)) found.emplace_back(*name, value.as_tensor());
@@ -234,6 +95,8 @@ struct RankParts {
   std::vector<NamedTensors> chunks = {};
   Value arguments = {};
   int64_t version = 0, iteration = 0;
+  /// None in a file without one.
+  PythonValue optimizer = {};
 };
 
 RankParts open_rank(const std::string& folder) {
@@ -256,6 +119,7 @@ RankParts open_rank(const std::string& folder) {
     parts.version = static_cast<int64_t>(version->as_double());
   if (const PythonValue* const iteration = file.value().find("iteration"); iteration && iteration->is_int())
     parts.iteration = iteration->as_int();
+  if (const PythonValue* const optimizer = file.value().find("optimizer")) parts.optimizer = *optimizer;
   return parts;
 }
 
@@ -291,7 +155,39 @@ class RankJoin {
     }
   }
 
+  // The state of all ranks; slots are empty if there is none.
+  struct State {
+    MegatronGroups groups = {};
+    std::map<std::string, TensorSourcePtr> slots = {};
+  };
+  State join_state() const {
+    std::vector<std::vector<MegatronRankState>> all;
+    for (size_t stage = 0; stage < ranks_.size(); ++stage) {
+      all.emplace_back();
+      for (const RankParts& rank : ranks_[stage]) {
+        if (!rank.optimizer.is_mapping()) return {};
+        all.back().push_back(
+            megatron_state({rank.path, static_cast<int64_t>(stage), arguments_, rank.chunks}, rank.optimizer));
+      }
+    }
+    State state{.groups = all[0][0].groups};
+    for (const auto& [slot, chunks] : all[0][0].slots) {
+      RankJoin join = *this;
+      for (size_t stage = 0; stage < ranks_.size(); ++stage) {
+        for (size_t rank = 0; rank < ranks_[stage].size(); ++rank) {
+          const auto own = all[stage][rank].slots.find(slot);
+          if (own == all[stage][rank].slots.end())
+            fail_data(ranks_[stage][rank].path, "its optimizer has no ", slot, ", which the first rank's has.");
+          join.ranks_[stage][rank].chunks = own->second;
+        }
+      }
+      state.slots[slot] = join.join();
+    }
+    return state;
+  }
+
   TensorSourcePtr join() {
+    num_layers_.clear();
     source_ = std::make_shared<RankSource>(folder_);
     const size_t chunks = ranks_[0][0].chunks.size();
     for (const auto& stage : ranks_) {
@@ -429,16 +325,20 @@ void require_torch_dist(const std::string& folder) {
                    "; expected torch_dist. Save it with --dist-ckpt-format torch_dist, or --ckpt-format torch.");
 }
 
-TensorSourcePtr open_distributed(const std::string& folder) {
-  require_torch_dist(folder);
-  const TensorSourcePtr there = DcpFolder::open(folder, {.open_single_key = false}).tensors();
+constexpr std::string_view kState = "optimizer.state.";
+
+// Weights, or with a prefix such as "optimizer.state.exp_avg." a slot of the optimizer.
+TensorSourcePtr open_distributed(const std::string& folder, const TensorSourcePtr& there,
+                                 const std::string& prefix = {}) {
   auto source = std::make_shared<StackedSource>(folder, there);
   constexpr std::string_view kLayers = ".layers.";
   for (const std::string& full : there->names()) {
     const bool is_state = full.starts_with("optimizer.") || full.starts_with("chained_") || full.starts_with("rng_") ||
                           full.starts_with("rerun_");
-    const auto name = megatron_name(full.starts_with("model.") ? full.substr(6) : full);
-    if (is_state || !name) continue;
+    if (prefix.empty() ? is_state : !full.starts_with(prefix)) continue;
+    const std::string plain = full.substr(prefix.size());
+    const auto name = megatron_name(plain.starts_with("model.") ? plain.substr(6) : plain);
+    if (!name) continue;
     const size_t at = name->find(kLayers);
     if (at == std::string::npos || megatron_layer(*name)) {
       source->add_whole(*name, full);
@@ -450,6 +350,76 @@ TensorSourcePtr open_distributed(const std::string& folder) {
     }
   }
   return source;
+}
+
+RankJoin::State distributed_state(const std::string& folder, const TensorSourcePtr& there, const PythonValue& common) {
+  std::set<std::string> slots;
+  for (const std::string& name : there->names()) {
+    if (name.starts_with(kState))
+      slots.insert(name.substr(kState.size(), name.find('.', kState.size()) - kState.size()));
+    if (!name.starts_with("optimizer.distributed.") && !name.starts_with("chained_")) continue;
+    throw UsageError(kOrigin, "'", folder, "' has the optimizer's state as the ranks of its run had it ('",
+                     name.substr(0, 80),
+                     "'), without the names of parameters. Save with "
+                     "--dist-ckpt-optim-fully-reshardable, or read weights alone (--only model).");
+  }
+  const PythonValue* const optimizer = common.find("optimizer");
+  if (slots.empty() || optimizer == nullptr) return {};
+  RankJoin::State state{.groups = megatron_groups(*optimizer, folder)};
+  for (const std::string& slot : slots)
+    state.slots[slot == "fp32_param" ? "param" : slot] = open_distributed(folder, there, text(kState, slot, '.'));
+  return state;
+}
+
+// ---- The optimizer under the names of the weights.
+
+// Of a weight that is `scale` times Megatron's, gradients are smaller by that, and their squares by its square.
+double state_scale(const std::string& slot, double scale) {
+  return slot == "param" ? scale : std::pow(scale, slot.ends_with("_sq") ? -2 : -1);
+}
+
+// A second weight of the same rows was one parameter there.
+std::vector<MegatronTensor> without_copies(const std::vector<MegatronTensor>& tensors) {
+  std::vector<MegatronTensor> kept;
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (const MegatronTensor& tensor : tensors) {
+    if (seen.emplace(tensor.rows.front().name, tensor.rows.front().from).second) kept.push_back(tensor);
+  }
+  return kept;
+}
+
+MegatronOptimizer optimizer_of(const RankJoin::State& state, const std::string& folder, const TensorSource& own,
+                               const std::vector<MegatronTensor>* tensors) {
+  MegatronOptimizer optimizer{.step = state.groups.step};
+  if (state.slots.empty()) return optimizer;
+  for (const auto& [slot, source] : state.slots) {
+    TensorSourcePtr named = source;
+    if (tensors != nullptr) {
+      auto converted = std::make_shared<ConvertedSource>(folder, source);
+      for (MegatronTensor tensor : without_copies(*tensors)) {
+        tensor.scale = tensor.scale == 1 ? 1 : state_scale(slot, tensor.scale);
+        if (source->contains(tensor.rows.front().name)) converted->add_tensor(std::move(tensor));
+      }
+      named = std::move(converted);
+    }
+    (slot == "param" ? optimizer.exact_weights : optimizer.slots[slot]) = std::move(named);
+  }
+  MegatronGroup decayed{.options = state.groups.decayed}, others{.options = state.groups.others};
+  if (decayed.options.is_none()) decayed.options = others.options;
+  const bool has_both = !state.groups.others.is_none();
+  const auto add = [&](const std::string& theirs, const std::string& ours) {
+    const bool is_own = !has_both || is_decayed(theirs, own.info(theirs).shape.size());
+    (is_own ? decayed : others).parameters.push_back(ours);
+  };
+  if (tensors == nullptr) {
+    for (const std::string& name : own.names()) add(name, name);
+  } else {
+    for (const MegatronTensor& tensor : without_copies(*tensors)) add(tensor.rows.front().name, tensor.name);
+  }
+  for (MegatronGroup* const group : {&decayed, &others}) {
+    if (!group->parameters.empty()) optimizer.groups.push_back(std::move(*group));
+  }
+  return optimizer;
 }
 
 // ---- Folders.
@@ -510,22 +480,27 @@ MegatronFolder open_megatron_folder(const std::string& path, const MegatronOptio
   const std::string folder = iteration_folder(path, options.tag);
   MegatronFolder result{.tag = fs::path(folder).filename().string()};
   TensorSourcePtr own;
+  RankJoin::State state;
   int64_t version = 3;
   if (has_ranks(folder)) {
     RankJoin ranks(folder, options.arguments);
     own = ranks.join();
+    if (options.optimizer) state = ranks.join_state();
     version = ranks.version();
     result.arguments = ranks.arguments();
     result.iteration = ranks.iteration();
     result.tp = ranks.tp();
     result.pp = ranks.pp();
   } else if (DcpFolder::is_dcp(folder) || has_megatrons_metadata(folder)) {
-    own = open_distributed(folder);
+    require_torch_dist(folder);
+    const TensorSourcePtr there = DcpFolder::open(folder, {.open_single_key = false}).tensors();
+    own = open_distributed(folder, there);
     if (const std::string common = (fs::path(folder) / "common.pt").string(); fs::exists(common)) {
       const PythonFile file = PythonFile::open(common);
       result.arguments = arguments_of(file.value().find("args"));
       if (const PythonValue* const iteration = file.value().find("iteration"); iteration && iteration->is_int())
         result.iteration = iteration->as_int();
+      if (options.optimizer) state = distributed_state(folder, there, file.value());
     }
     for (const auto& [name, value] : options.arguments.as_map()) result.arguments[name] = value;
   } else {
@@ -533,10 +508,12 @@ MegatronFolder open_megatron_folder(const std::string& path, const MegatronOptio
   }
   if (options.names == MegatronNames::kMegatron) {
     result.weights = own;
+    result.optimizer = optimizer_of(state, folder, *own, nullptr);
     return result;
   }
   MegatronModel model = megatron_model(*own, result.arguments, version, options.names == MegatronNames::kTransformers);
   result.model = model.type;
+  result.optimizer = optimizer_of(state, folder, *own, &model.tensors);
   auto converted = std::make_shared<ConvertedSource>(folder, own);
   for (MegatronTensor& tensor : model.tensors) converted->add_tensor(std::move(tensor));
   for (const std::string& words : model.remarks) converted->remark(words);

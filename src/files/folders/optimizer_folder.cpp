@@ -11,6 +11,7 @@
 #include "files/base/origin.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
+#include "hasten/files/folders/megatron_folder.h"
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/weight_writer.h"
 
@@ -183,7 +184,8 @@ bool is_numbered(const PythonValue& group) {
   return params.size() > 0 && !params[0].is_string() && names_in(group) == nullptr;
 }
 
-/// The numbers follow the optimizer's groups, which no order of the weights gives: files sort them, groups reorder them.
+/// The numbers follow the optimizer's groups, which no order of the weights gives: files sort them, groups reorder
+/// them.
 [[noreturn]] void numbers_only(const std::string& file) {
   throw UsageError(kOrigin, "'", file,
                    "' numbers the parameters of its optimizer and has no param_names, so only the program that made it "
@@ -258,6 +260,54 @@ PythonValue from_deepspeed(const DeepSpeedFolder& saved) {
       {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
 }
 
+// A weight that the names of the folder call otherwise than the source, or that has another layout there.
+MegatronNames names_like(const TensorSource& weights) {
+  if (weights.contains("embedding.word_embeddings.weight")) return MegatronNames::kMegatron;
+  const std::string packed = "transformer.h.0.attn.c_attn.weight";
+  const bool is_turned = weights.contains(packed) && weights.info(packed).shape[0] < weights.info(packed).shape[1];
+  return is_turned ? MegatronNames::kTransformers : MegatronNames::kModel;
+}
+
+// Megatron's Adam is decoupled unless its arguments say otherwise; its own options have no counterpart.
+PythonValue megatron_group(const MegatronGroup& group, const MegatronFolder& folder) {
+  PythonValue out = PythonValue::dict();
+  for (const char* const name : {"lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov"}) {
+    if (const PythonValue* const option = group.options.find(name)) out.set(name, *option);
+  }
+  out.set("maximize", false);
+  if (folder.optimizer.slots.contains("exp_avg")) {
+    const Value* const decoupled = folder.arguments.find("decoupled_weight_decay");
+    out.set("amsgrad", false);
+    out.set("decoupled_weight_decay", decoupled == nullptr || !decoupled->is_bool() || decoupled->as_bool());
+  }
+  PythonValue::Items params;
+  for (const std::string& name : group.parameters) params.emplace_back(name);
+  out.set("params", PythonValue::list(std::move(params)));
+  return out;
+}
+
+std::optional<PythonValue> from_megatron(const std::string& path, const TensorSource& weights) {
+  const MegatronFolder folder = open_megatron_folder(path, {.names = names_like(weights), .optimizer = true});
+  if (folder.optimizer.slots.empty()) return std::nullopt;
+  PythonValue::Pairs state;
+  PythonValue::Items groups;
+  for (const MegatronGroup& group : folder.optimizer.groups) {
+    groups.push_back(megatron_group(group, folder));
+    for (const std::string& name : group.parameters) {
+      PythonValue own = PythonValue::dict();
+      for (const auto& [slot, source] : folder.optimizer.slots) {
+        if (source->contains(name)) own.set(slot, lazy_tensor(source, name));
+      }
+      if (own.size() == 0) continue;
+      own.set("step", scalar_tensor(static_cast<double>(folder.optimizer.step)));
+      check_shapes(own, name, weights);
+      state.emplace_back(name, std::move(own));
+    }
+  }
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
+}
+
 /// Tensors of a value under names, for writing.
 class SlotSource : public NamedSource {
  public:
@@ -298,6 +348,7 @@ std::optional<PythonValue> read_optimizer(const std::string& folder, size_t inde
   if (fs::exists(in(std::string(kManifestFile)))) return from_hasten(folder, index);
   const std::string file = in(index == 0 ? "optimizer.bin" : text("optimizer_", index, ".bin"));
   if (fs::exists(file)) return named(PythonFile::open(file).value(), file, weights);
+  if (is_megatron(folder)) return index > 0 ? std::nullopt : from_megatron(folder, weights);
   if (const std::string dcp = in(text("optimizer_", index)); DcpFolder::is_dcp(dcp)) {
     const PythonValue whole = DcpFolder::open(dcp).state_dict();
     const PythonValue* inner = whole.find("optimizer");

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "hasten/core/value.h"
 #include "hasten/files/base/tensor_source.h"
+#include "hasten/files/python/python_value.h"
 
 namespace hasten::files {
 
@@ -28,6 +31,25 @@ struct MegatronOptions {
   MegatronNames names = MegatronNames::kModel;
   /// Megatron's arguments that count before those in the files, for files without any: {"num_attention_heads": 12}.
   core::Value arguments = core::Value::map();
+  /// Reads the optimizer's state as well; refused where its parameters have no names.
+  bool optimizer = false;
+};
+
+/// Parameters of the optimizer with the same options.
+struct MegatronGroup {
+  /// Megatron's own: lr, betas, eps, weight_decay, wd_mult …
+  PythonValue options = {};
+  std::vector<std::string> parameters = {};
+};
+
+struct MegatronOptimizer {
+  int64_t step = 0;
+  std::vector<MegatronGroup> groups = {};
+  /// By slot ("exp_avg", "exp_avg_sq", "momentum_buffer"): tensors under the names of the weights, cut and joined as
+  /// these. Empty if the folder holds no state.
+  std::map<std::string, TensorSourcePtr> slots = {};
+  /// The weights in float32, where the run kept them beside others of lower precision; else null.
+  TensorSourcePtr exact_weights = {};
 };
 
 struct MegatronFolder {
@@ -41,13 +63,16 @@ struct MegatronFolder {
   /// kMegatron.
   std::string model = {};
   TensorSourcePtr weights = {};
+  /// With MegatronOptions::optimizer.
+  MegatronOptimizer optimizer = {};
 };
 
 /// Opens FOLDER or FOLDER/iter_NNNNNNN.
 /// Experts, models that transformers lacks, and arguments that change what weights mean are refused by name.
 /// Blocks: on the headers of all files. Throws: UsageError if there is no such folder or iteration, for an argument of
-/// `options` that is not used, or a model without a counterpart; DataError if a rank's folder is missing, or its
-/// tensors do not go together with the other ranks' or with the arguments.
+/// `options` that is not used, or a model without a counterpart; UsageError for an optimizer whose parameters have no
+/// names; DataError if a rank's folder is missing, or its tensors do not go together with the other ranks' or with the
+/// arguments.
 MegatronFolder open_megatron_folder(const std::string& folder, const MegatronOptions& options = {});
 
 /// Returns true if `folder` has latest_checkpointed_iteration.txt, folders mp_rank_*, or a metadata.json of

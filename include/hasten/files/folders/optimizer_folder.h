@@ -17,9 +17,9 @@
 namespace hasten::files {
 
 /// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
-/// DeepSpeed's. `weights`: the model's, whose shapes the state must have. Returns nothing if the folder has no such
-/// optimizer. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered parameters without
-/// `param_names`, and for state of other shapes.
+/// DeepSpeed's, Megatron-LM's. `weights`: the model's, whose shapes the state must have. Returns nothing if the folder
+/// has no such optimizer. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered
+/// parameters without `param_names`, for state of other shapes, and as open_megatron_folder.
 std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
 
 /// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.
