@@ -81,10 +81,11 @@ int compare_files(const CommandLine& line) {
   return print_verdict(plan::compare_runs(one, many, comparison(line)), one, many);
 }
 
-// Says which of the runs failed.
-int told_failure(int num_processes, int exit_code) {
-  std::cerr << "hasten verify: the run on " << (num_processes == 1 ? "one process" : text(num_processes, " processes"))
-            << " ended with exit code " << exit_code << "; its report is above.\n";
+// Says which of the runs failed. `has_verdict`: of what the runs recorded until then.
+int told_failure(int num_processes, int exit_code, bool has_verdict = false) {
+  std::cerr << "hasten verify: " << (has_verdict ? "" : "not compared: ") << "the run on "
+            << (num_processes == 1 ? "one process" : text(num_processes, " processes")) << " ended with exit code "
+            << exit_code << "; its report is above.\n";
   return exit_code;
 }
 
@@ -102,7 +103,7 @@ int record(const CommandLine& line, int num_processes) {
   file << result.record << std::flush;
   if (!file) throw UsageError({"verify"}, "'", line.text("record"), "' cannot be written. Give another file.");
   const auto run = plan::read_verify_run(result.record, line.text("record"));
-  if (result.exit_code != 0) return told_failure(num_processes, result.exit_code);
+  if (result.exit_code != 0) return told_failure(num_processes, result.exit_code, true);
   const size_t num_steps = run.ranks.empty() ? 0 : run.ranks.front().steps.size();
   std::cout << "hasten verify: " << num_steps << " steps on " << plan::processes_text(run) << " are in '"
             << line.text("record") << "'\n";
@@ -133,7 +134,7 @@ int verify_program(const CommandLine& line, int num_processes) {
   if (differs) print_verdict(verdict, one, many);
   const auto left = differs ? std::nullopt : plan::find_rank_that_left(many);
   if (left) print_verdict(*left, one, many);
-  told_failure(num_processes, second.exit_code);
+  told_failure(num_processes, second.exit_code, differs || left);
   return differs || left ? kDiffers : second.exit_code;
 }
 

@@ -67,7 +67,7 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Rejoi
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Process& process)
     : options(read.options),
-      layout(process, options.parallel),
+      layout(process, comparable_layout(read.environment, process, options.parallel)),
       operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
       plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
       accumulation(accumulation_options(options)),

@@ -61,11 +61,6 @@ core::Value facts_of(const VerifiedLoop& loop) {
 // Throws: UsageError for what differs by design.
 void refuse_what_differs(const VerifiedLoop& loop) {
   const Origin origin{"verify", loop.process.rank(), loop.process.world_size()};
-  if (loop.layout->divides_model()) {
-    throw UsageError(origin, plan::layout_text(loop.layout->sizes()),
-                     ": runs whose ranks hold parts of a model are not compared in this version. Leave pp, tp, "
-                     "cp and sp at 1.");
-  }
   if (loop.ddp->comm_hook) {
     throw UsageError(origin,
                      "a communication hook changes gradients by design (PowerSGD, compression), so N processes do not "
@@ -74,6 +69,16 @@ void refuse_what_differs(const VerifiedLoop& loop) {
 }
 
 }  // namespace
+
+const ParallelOptions& comparable_layout(const Environment& environment, const process::Process& process,
+                                         const ParallelOptions& options) {
+  if (!environment.has("HASTEN_VERIFY")) return options;
+  const plan::LayoutSizes sizes{.pp = options.pp, .cp = options.cp, .sp = options.sp, .tp = options.tp};
+  if (sizes == plan::LayoutSizes{}) return options;
+  throw UsageError(Origin{"verify", process.rank(), process.world_size()}, plan::layout_text(sizes),
+                   ": runs whose ranks hold parts of a model are not compared in this version. Leave pp, tp, "
+                   "cp and sp at 1.");
+}
 
 std::shared_ptr<training::VerifyRecorder> open_verify(const Environment& environment, const process::Process& process) {
   const auto options = training::VerifyOptions::of(environment);

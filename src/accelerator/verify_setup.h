@@ -29,6 +29,11 @@ struct VerifiedLoop {
   training::BackwardObservers* observers = nullptr;
 };
 
+/// Returns the options. Called before a layout is made of them, which would have to fit the one process of the first
+/// run. Throws: UsageError in a run of hasten verify whose ranks would hold parts of a model.
+const ParallelOptions& comparable_layout(const Environment& environment, const process::Process& process,
+                                         const ParallelOptions& options);
+
 /// Returns the recorder that HASTEN_VERIFY describes, null without it.
 /// Throws: UsageError for shares of several ranks in a world of several.
 std::shared_ptr<training::VerifyRecorder> open_verify(const Environment& environment, const process::Process& process);

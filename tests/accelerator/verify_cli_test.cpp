@@ -87,6 +87,7 @@ class Program {
     AcceleratorOptions options;
     options.gradient_accumulation_steps = has("accumulates") ? 2 : 1;
     options.ddp.average = !has("adds_gradients");
+    if (has("divides_model")) options.parallel.tp = 2;
     Accelerator accelerator(options);
     // Another part of the whole in each run, as random_split without a seed gives.
     const size_t first = has("splits") ? std::random_device{}() % 1000 : 0;
@@ -345,6 +346,14 @@ TEST(Verify, AProgramWithoutAnAcceleratorOrThatFailsIsSaid) {
   EXPECT_EQ(fails.exit_code, 1);
   EXPECT_THAT(fails.err, HasSubstr("no more than one"));
   EXPECT_THAT(fails.out + fails.err, HasSubstr("the run on 2 processes ended with exit code 1"));
+}
+
+TEST(Verify, ALayoutThatDividesTheModelIsNotCompared) {
+  const auto result = verify("divides_model");
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("tp 2: runs whose ranks hold parts of a model are not compared"));
+  EXPECT_THAT(result.err, HasSubstr("hasten verify: not compared: the run on one process ended with exit code 2"));
 }
 
 TEST(Verify, AnOptimizerThatComputesItsLossAnewIsComparedWithWhole) {
