@@ -59,27 +59,84 @@ std::string with_home(const std::string& path, const std::string& home) {
 
 using Paths = std::set<std::string>;
 
-// The complete ones that every host has, where each keeps folders of its own.
-std::set<int64_t> on_all_hosts(Checkpoints::Impl& own) {
-  std::string mine;
+// Equal in all folders of one save, and in those alone; "-" for a folder without hasten's manifest.
+std::string save_in(const std::string& path) {
+  if (!fs::exists(fs::path(path) / files::kManifestFile)) return "-";
+  const auto manifest = files::read_manifest(path);
+  return text(manifest.save_id, ", step ", manifest.step);
+}
+
+// "node 0", of each host by its first rank; the other ranks have none.
+std::vector<std::string> hosts_of(Checkpoints::Impl& own) {
+  std::vector<std::string> names;
+  std::set<int> seen;
+  for (const int node : own.nodes()) names.push_back(seen.insert(node).second ? text("node ", node) : "");
+  return names;
+}
+
+// Complete checkpoints, where each host keeps folders of its own.
+struct HostSaves {
+  /// Those that every host has of one save.
+  std::set<int64_t> common = {};
+  /// "node 0 has checkpoint_1, node 1 has none"; empty if no host has one.
+  std::string words = {};
+};
+
+HostSaves saves_of_hosts(Checkpoints::Impl& own) {
+  Value mine = Value::list();
   for (const auto& found : files::find_checkpoints(own.checkpoints_folder())) {
-    if (found.problem.empty()) mine += text(found.number, ' ');
+    if (found.problem.empty()) mine.push_back(Value::list({found.number, save_in(found.path)}));
   }
-  std::map<int64_t, int> count;
+  HostSaves saves;
+  std::map<std::pair<int64_t, std::string>, int> count;
+  std::vector<std::string> sentences;
+  bool is_any = false;
+  const auto all = gather_texts(own.run.process, mine.to_json());
+  const auto hosts = hosts_of(own);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const Value value = Value::parse_json(all[rank]);
+    std::vector<std::string> names;
+    for (const Value& one : value.as_list()) {
+      const int64_t number = one.as_list()[0].as_int();
+      if (++count[{number, one.as_list()[1].as_string()}] == static_cast<int>(all.size())) saves.common.insert(number);
+      names.push_back(text("checkpoint_", number));
+    }
+    is_any = is_any || !names.empty();
+    if (!hosts[rank].empty())
+      sentences.push_back(text(hosts[rank], " has ", names.empty() ? "none" : hasten::join(names)));
+  }
+  if (is_any) saves.words = hasten::join(sentences, "; ");
+  return saves;
+}
+
+// A run that ends while its hosts rename their folders leaves the new one on some of them. Collective: yes.
+void require_same_save(Checkpoints::Impl& own, const std::string& path) {
+  std::string mine;
+  try {
+    if (own.run.process.is_local_main_process()) {
+      files::recover_folder(files::real_disk(), path);
+      mine = fs::is_directory(path) ? save_in(path) : "none";
+    }
+  } catch (const std::exception& error) {
+    mine = text("one that cannot be read: ", inner_words(error.what()));
+  }
   const auto all = gather_texts(own.run.process, mine);
-  for (const auto& each : all) {
-    std::istringstream numbers(each);
-    for (int64_t number = 0; numbers >> number;) ++count[number];
+  const auto hosts = hosts_of(own);
+  std::vector<std::string> sentences;
+  bool differs = false;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (hosts[rank].empty()) continue;
+    differs = differs || all[rank] != all[0];
+    sentences.push_back(text(hosts[rank], " has ", all[rank] == "-" ? "one without a manifest" : all[rank]));
   }
-  std::set<int64_t> common;
-  for (const auto& [number, times] : count) {
-    if (times == static_cast<int>(all.size())) common.insert(number);
-  }
-  return common;
+  if (!differs) return;
+  throw UsageError(own.origin(), "'", path, "' is not one save on all hosts: ", hasten::join(sentences, "; "),
+                   ". A run may have ended while its hosts renamed their folders. Copy the folder of one host to the "
+                   "others, or load one that all have.");
 }
 
 std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, const Paths& damaged,
-                   const std::optional<std::set<int64_t>>& common) {
+                   const std::optional<HostSaves>& hosts) {
   const auto all = files::find_checkpoints(own.checkpoints_folder());
   for (auto found = all.rbegin(); found != all.rend(); ++found) {
     if (!found->problem.empty()) {
@@ -88,8 +145,9 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, c
       continue;
     }
     if (damaged.count(found->path)) continue;
-    if (common && !common->count(found->number)) {
-      own.run.log.warning(text("'", found->path, "' is not complete on every host; taking the checkpoint before it"));
+    if (hosts && !hosts->common.count(found->number)) {
+      own.run.log.warning(text("'", found->path, "' is not complete on every host (", hosts->words,
+                               "); taking the checkpoint before it"));
       continue;
     }
     if (!step) return found->path;
@@ -104,19 +162,26 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
   Decision decision;
   // Before the ranks have met each decides by itself, and alike: a run under --survive has one file system.
   const bool is_alone = comm::stands_in(own.run.process.group());
-  std::optional<std::set<int64_t>> common;
-  if (given.empty() && own.has_several_hosts()) common = on_all_hosts(own);
+  const bool compares = own.has_several_hosts() && !is_alone;
+  std::optional<HostSaves> hosts;
+  if (given.empty() && compares) hosts = saves_of_hosts(own);
   try {
     if (own.run.process.rank() == 0 || is_alone) {
       if (given.empty()) {
         if (own.project.project_dir.empty()) {
           throw UsageError(own.origin(), "loading without a path; expected one, or ProjectConfiguration::project_dir.");
         }
-        decision.path = newest(own, step, damaged, common);
+        decision.path = newest(own, step, damaged, hosts);
+        const std::string others =
+            hosts && hosts->common.empty() && !hosts->words.empty() ? text(" on every host: ", hosts->words) : "";
         if (decision.path.empty() && (must || step)) {
           throw UsageError(own.origin(), "no complete checkpoint", step ? text(" of step ", *step) : std::string(),
-                           " in '", own.checkpoints_folder(), "'",
+                           " in '", own.checkpoints_folder(), "'", others,
                            complete_ones(own.checkpoints_folder(), ". Save one first, or correct project_dir."));
+        }
+        if (decision.path.empty() && !others.empty()) {
+          own.run.log.warning(text("no checkpoint is complete", others,
+                                   "; the run begins anew. Copy one to the other hosts to go on from it."));
         }
       } else {
         decision.path = with_home(given, own.run.home);
@@ -141,6 +206,7 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
   // Each host may have a project_dir of its own.
   if (given.empty() && !decision.path.empty())
     decision.path = own.checkpoints_folder() + "/" + fs::path(decision.path).filename().string();
+  if (compares && !decision.path.empty()) require_same_save(own, decision.path);
   return decision;
 }
 
