@@ -25,6 +25,11 @@ void require_survivable(const AcceleratorOptions& options, const parallel::Layou
         "parallel.tp, pp, cp or sp: a rank's part of the model ends with it. Go on from checkpoints with "
         "--max_restarts");
   }
+  if (!process.device().is_cpu()) {
+    problems.push_back(
+        "a device: its streams take steps before the host sees that a rank has ended in their collectives. Train on "
+        "the CPU (--cpu), or go on from checkpoints with --max_restarts");
+  }
   if (options.ddp.comm_hook) {
     problems.push_back(
         "ddp.comm_hook: what it keeps between steps ends with the rank. Use ddp.communication_dtype to "

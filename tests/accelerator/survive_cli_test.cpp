@@ -101,5 +101,15 @@ TEST(Survive, WhatCannotBeSurvivedIsRefusedAtTheStart) {
   }
 }
 
+// The pretend device (tests/support/pretend) is there but in builds with a sanitizer or CUDA.
+TEST(Survive, TrainingOnADeviceIsRefusedAtTheStart) {
+  const auto device = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libhasten_pretend_device.so";
+  if (!std::filesystem::exists(device)) GTEST_SKIP() << "this build has no " << device;
+  const Ended ended = run_survived("", "", "", 60, {"/usr/bin/env", "LD_PRELOAD=" + device.string()});
+
+  EXPECT_EQ(ended.result.exit_code, 2) << ended.result.err;
+  EXPECT_THAT(ended.result.err, HasSubstr("hasten launch --survive does not go with\n  a device"));
+}
+
 }  // namespace
 }  // namespace hasten::survived
