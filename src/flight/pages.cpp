@@ -16,14 +16,18 @@
 #include <new>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include "flight/proc.h"
 #include "hasten/core/text.h"
+#include "hasten/flight/page_notes.h"
 #include "hasten/flight/recorder.h"
 
 namespace hasten::flight {
 namespace {
+
+constexpr std::string_view kEndedByWatch = "\nended_by_watch\n";
 
 template <size_t size>
 std::string text_of(const char (&bytes)[size]) {
@@ -38,6 +42,13 @@ std::string text_of(const std::array<std::atomic<char>, size>& bytes) {
     if (c == 0) break;
     words += c;
   }
+  return words;
+}
+
+std::string facts_text(const Page& page) {
+  std::string words;
+  const uint32_t count = std::min<uint32_t>(page.answer.num_bytes.load(std::memory_order_acquire), kFactsBytes);
+  for (uint32_t i = 0; i < count; ++i) words += page.answer.facts[i].load(kRelaxed);
   return words;
 }
 
@@ -68,6 +79,12 @@ class Reading {
     for (const PageGroup& group : page_.groups) read_group(group);
     read_calls();
     return std::move(state_);
+  }
+
+  // `place` is a text's number + 1; 0 and what is out of range: "".
+  std::string text_at(uint32_t place) const {
+    const uint32_t count = std::min<uint32_t>(page_.num_texts.load(std::memory_order_acquire), kNumTexts);
+    return place == 0 || place > count ? "" : text_of(page_.texts[place - 1]);
   }
 
  private:
@@ -128,8 +145,9 @@ class Reading {
       if (!name.empty()) state_.phase_times_s[name] = static_cast<double>(now.phase_ns[place].load(kRelaxed)) / 1e9;
     }
     if (const uint64_t loss = now.loss.load(kRelaxed); loss != 0) state_.loss = std::bit_cast<double>(loss);
-    state_.bad_step = now.bad_step.load(std::memory_order_acquire);
-    if (state_.bad_step == 0) return;
+    const int64_t step = now.bad_step.load(std::memory_order_acquire);
+    if (step == 0 || now.bad_epoch.load(kRelaxed) < 0) return;
+    state_.bad_step = std::abs(step);
     state_.bad_value = text_at(now.bad_text.load(kRelaxed));
     state_.bad_epoch = now.bad_epoch.load(kRelaxed);
     state_.bad_batch = now.bad_batch.load(kRelaxed);
@@ -185,12 +203,6 @@ class Reading {
     const int64_t waited = record.waited_ns.load(kRelaxed);
     if (waited != 0 && !call.ended) call.waits_s = since(waited, now_);
     return call;
-  }
-
-  // `place` is a text's number + 1; 0 and what is out of range: "".
-  std::string text_at(uint32_t place) const {
-    const uint32_t count = std::min<uint32_t>(page_.num_texts.load(std::memory_order_acquire), kNumTexts);
-    return place == 0 || place > count ? "" : text_of(page_.texts[place - 1]);
   }
 
   const Page& page_;
@@ -251,6 +263,41 @@ int64_t PageView::step() const noexcept {
   return page_->now.step.load(kRelaxed);
 }
 
+std::optional<UnreportedValue> unreported_value(const Page& page) {
+  const PageNow& now = page.now;
+  const int64_t step = now.bad_step.load();
+  if (step <= 0) return std::nullopt;
+  const int64_t epoch = now.bad_epoch.load();
+  return UnreportedValue{.name = Reading(page, now_ns()).text_at(now.bad_text.load(kRelaxed)),
+                         .step = step,
+                         .epoch = epoch < 0 ? -1 - epoch : epoch,
+                         .batch = now.bad_batch.load(kRelaxed)};
+}
+
+bool has_reported_value(const Page& page) noexcept {
+  return page.now.bad_step.load() < 0;
+}
+
+// The rank may find its values finite at the same time: one of the two sees what the other has written.
+void note_value_reported(Page& page) noexcept {
+  PageNow& now = page.now;
+  int64_t step = now.bad_step.load();
+  if (step > 0) now.bad_step.compare_exchange_strong(step, -step);
+  if (now.bad_epoch.load() < 0) now.bad_step.store(0);
+}
+
+void note_end_by_watch(Page& page) noexcept {
+  PageAnswer& answer = page.answer;
+  const auto most = static_cast<uint32_t>(kFactsBytes - kEndedByWatch.size());
+  const uint32_t begin = std::min(answer.num_bytes.load(kRelaxed), most);
+  for (size_t i = 0; i < kEndedByWatch.size(); ++i) answer.facts[begin + i].store(kEndedByWatch[i], kRelaxed);
+  answer.num_bytes.store(begin + static_cast<uint32_t>(kEndedByWatch.size()), std::memory_order_release);
+}
+
+bool is_ended_by_watch(const Page& page) {
+  return facts_text(page).ends_with(kEndedByWatch);
+}
+
 PageState PageView::state() const noexcept {
   const uint32_t state = page_->head.state.load(std::memory_order_acquire);
   return static_cast<PageState>(std::min(state, static_cast<uint32_t>(PageState::kFailed)));
@@ -308,10 +355,7 @@ std::vector<StackState> PageView::stacks() const {
 }
 
 Facts PageView::facts() const {
-  std::string words;
-  const uint32_t count = std::min<uint32_t>(page_->answer.num_bytes.load(std::memory_order_acquire), kFactsBytes);
-  for (uint32_t i = 0; i < count; ++i) words += page_->answer.facts[i].load(kRelaxed);
-  return read_facts(words);
+  return read_facts(facts_text(*page_));
 }
 
 FoundPages find_pages() {

@@ -113,6 +113,7 @@ void write_head(Page& page, const PageIdentity& identity, PageState state) {
   head.pid.store(static_cast<uint32_t>(getpid()), kRelaxed);
   head.start_ticks.store(read_process(getpid()).start_ticks, kRelaxed);
   head.state.store(static_cast<uint32_t>(state), kRelaxed);
+  page.answer.num_bytes.store(0, kRelaxed);  // of a process that was replaced
   page.now.progress_ns.store(now_ns(), kRelaxed);
   head.magic.store(kPageMagic, std::memory_order_release);
 }
@@ -355,8 +356,14 @@ void Recorder::set_loss(double loss) noexcept {
 
 void Recorder::set_bad(BadValue kind, const std::string& name) noexcept {
   PageNow& now = page_->now;
-  if (now.bad_step.load(kRelaxed) != 0) return;  // the first one counts
   const std::lock_guard lock(mutex_);
+  if (now.bad_step.load() != 0) {  // the first one counts
+    const int64_t epoch = now.bad_epoch.load();
+    if (epoch >= 0) return;
+    now.bad_epoch.store(-1 - epoch);
+    bad_kind_.store(static_cast<uint32_t>(kind), kRelaxed);
+    return;
+  }
   const uint16_t words = write_text(name);
   bad_kind_.store(static_cast<uint32_t>(kind), kRelaxed);
   now.bad_epoch.store(now.epoch.load(kRelaxed), kRelaxed);
@@ -368,7 +375,10 @@ void Recorder::set_bad(BadValue kind, const std::string& name) noexcept {
 void Recorder::clear_bad(BadValue kind) noexcept {
   if (bad_kind_.load(kRelaxed) != static_cast<uint32_t>(kind)) return;
   bad_kind_.store(0, kRelaxed);
-  page_->now.bad_step.store(0, std::memory_order_release);
+  PageNow& now = page_->now;
+  // What no report has stays until one has; see page_notes.h.
+  if (now.bad_step.load() > 0) now.bad_epoch.store(-1 - now.bad_epoch.load());
+  if (now.bad_step.load() < 0) now.bad_step.store(0);
 }
 
 void Recorder::set_value_checks(const ValueChecks& checks) noexcept {

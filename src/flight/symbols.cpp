@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "flight/elf.h"
 #include "flight/proc.h"
@@ -180,13 +181,51 @@ std::vector<Frame> name_addresses(pid_t pid, const std::vector<uint64_t>& addres
   return frames;
 }
 
+std::string device_wait(const std::vector<std::string>& functions) {
+  // Where the runtime's own names are hidden, libtorch's stand for them.
+  static const std::set<std::string> waits = {"cudaStreamSynchronize",
+                                              "cudaEventSynchronize",
+                                              "cudaDeviceSynchronize",
+                                              "cudaMemcpy",
+                                              "cudaMemcpyAsync",
+                                              "cuStreamSynchronize",
+                                              "cuEventSynchronize",
+                                              "cuCtxSynchronize",
+                                              "c10::cuda::CUDAStream::synchronize",
+                                              "c10::cuda::memcpy_and_sync",
+                                              "c10::cuda::stream_synchronize",
+                                              "c10::cuda::device_synchronize"};
+  const auto has = [&](const std::string& part) {
+    return std::any_of(functions.begin(), functions.end(),
+                       [&](const std::string& name) { return name.find(part) != std::string::npos; });
+  };
+  const auto found =
+      std::find_if(functions.begin(), functions.end(), [](const std::string& name) { return waits.contains(name); });
+  if (found == functions.end()) return "";
+  std::string what = "a stream of its device";
+  if (has("DeviceSynchronize") || has("device_synchronize") || has("cuCtxSynchronize")) what = "its device";
+  if (has("EventSynchronize")) what = "an event of its device";
+  if (has("_local_scalar_dense")) {
+    what = "a value from its device";
+  } else if (has("copy_")) {
+    what = "a copy from or to its device";
+  }
+  return text(what, " (", *found, ')');
+}
+
 std::string stack_text(pid_t pid, const StackState& stack, size_t most) {
+  return name_stack(pid, stack, most).text;
+}
+
+StackWords name_stack(pid_t pid, const StackState& stack, size_t most) {
   std::vector<uint64_t> addresses;
   // An address behind a call may be the next line's, or another function's.
   for (const uint64_t frame : stack.frames) addresses.push_back(frame - 1);
   for (const uint64_t frame : stack.scanned) addresses.push_back(frame - 1);
   const auto frames = name_addresses(pid, addresses);
   std::vector<std::string> own, others;
+  std::vector<std::string> unwound;
+  for (size_t i = 0; i < stack.frames.size(); ++i) unwound.push_back(frames[i].function);
   std::string last;
   for (size_t i = 0; i < frames.size(); ++i) {
     const Frame& frame = frames[i];
@@ -201,7 +240,7 @@ std::string stack_text(pid_t pid, const StackState& stack, size_t most) {
   }
   auto& shown = own.empty() ? others : own;
   if (shown.size() > most) shown.resize(most);
-  return join(shown, " < ");
+  return {join(shown, " < "), device_wait(unwound)};
 }
 
 }  // namespace hasten::flight

@@ -17,6 +17,7 @@
 
 #include "flight/proc.h"
 #include "hasten/core/text.h"
+#include "hasten/flight/page_notes.h"
 #include "hasten/flight/pages.h"
 #include "hasten/flight/report.h"
 #include "hasten/flight/stacks.h"
@@ -100,6 +101,11 @@ struct Watcher::Impl {
       if (-left > static_cast<int64_t>(kFreshS * 1e9)) awake_ns = now_ns();
       next = now_ns() + kTickNs;
       tick();
+    }
+    // A run may be shorter than a second, and its ranks do not end together.
+    if (standard_error_takes()) {
+      find_others();
+      report_values();
     }
   }
 
@@ -221,18 +227,20 @@ struct Watcher::Impl {
 
   // A line for all ranks, once until their values are finite again.
   void report_values() {
+    std::vector<const PageView*> news;
     std::vector<std::string> words;
+    bool is_reported = false;
     for (const PageView& view : pages) {
-      if (view.page().now.bad_step.load(kRelaxed) == 0) continue;
-      const RankState rank = view.read();
-      words.push_back(text("rank ", rank.rank, ": ", rank.bad_value, " in step ", rank.bad_step, " of epoch ",
-                           rank.bad_epoch, rank.bad_batch > 0 ? text(", batch ", rank.bad_batch) : ""));
+      is_reported = is_reported || has_reported_value(view.page());
+      const auto value = unreported_value(view.page());
+      if (!value) continue;
+      news.push_back(&view);
+      words.push_back(text("rank ", view.page().head.rank, ": ", value->name, " in step ", value->step, " of epoch ",
+                           value->epoch, value->batch > 0 ? text(", batch ", value->batch) : ""));
     }
-    if (words.empty()) {
-      values_reported = false;
-    } else if (!values_reported) {
-      values_reported = report(text("hasten: values are not finite; ", join(words, "; "), '\n'));
-    }
+    if (news.empty()) return;
+    if (!is_reported && !report(text("hasten: values are not finite; ", join(words, "; "), '\n'))) return;
+    for (const PageView* view : news) note_value_reported(view->page());
   }
 
   // Once for each rank and cause. True if a window has ended.
@@ -354,12 +362,22 @@ struct Watcher::Impl {
       if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced || !pages[i].has_answered()) continue;
       rank.facts = pages[i].facts();
       for (const StackState& stack : pages[i].stacks()) {
-        if (stack.thread == rank.pid) rank.stack = stack_text(rank.pid, stack);
+        if (stack.thread != rank.pid) continue;
+        StackWords named = name_stack(rank.pid, stack);
+        rank.stack = std::move(named.text);
+        note_device_wait(*rank.facts, named.device_wait);
       }
     }
     if (!all_hosts) return snapshot;
     wait_for_hosts(question);
     return hosts->merge(snapshot, clock_s());
+  }
+
+  // Tells more than the system call of the main thread.
+  static void note_device_wait(Facts& facts, const std::string& device_wait) {
+    for (ThreadFacts& thread : facts.threads) {
+      if (thread.thread == facts.pid && !device_wait.empty()) thread.doing = "waits for " + device_wait;
+    }
   }
 
   bool report(const std::string& words) {
@@ -383,7 +401,10 @@ struct Watcher::Impl {
   bool kill_rank(int rank) const {
     for (const PageView& view : pages) {
       if (view.page().head.rank != rank || view.pid() <= 1) continue;
-      if (view.read().life != Life::kEnded) ::kill(view.pid(), SIGKILL);
+      if (view.read().life != Life::kEnded) {
+        note_end_by_watch(view.page());
+        ::kill(view.pid(), SIGKILL);
+      }
       return true;
     }
     return false;
@@ -398,7 +419,6 @@ struct Watcher::Impl {
   int64_t io_time_ns = now_ns();
   int64_t awake_ns = 0;
   Reported reported;
-  bool values_reported = false;
   StragglerWatch stragglers{kPaceSteps};
   int64_t straggler_step = -1;
   std::set<std::string> straggler_reported;

@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cli/command.h"
 #include "hasten/accelerator.h"
@@ -56,6 +59,7 @@ HASTEN_PROCESS_CASE(fails_in_a_thread) {
   for (int epoch = 0; epoch < 1000; ++epoch) {
     for (auto& batch : train) {
       optimizer.zero_grad();
+      while (epoch == 1 && fails_here("hang")) pause();
       accelerator.backward(torch::mse_loss(model(batch.data), batch.target));
       optimizer.step();
     }
@@ -63,11 +67,14 @@ HASTEN_PROCESS_CASE(fails_in_a_thread) {
   return 0;
 }
 
-test::CommandResult launch(const std::string& place, const std::string& rank) {
+test::CommandResult launch(const std::string& place, const std::string& rank,
+                           const std::vector<std::string>& options = {}) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  return test::run_command(
-      {(self.parent_path().parent_path() / "bin/hasten").string(), "launch", "-n", "3", self.string()},
-      {{"HASTEN_TEST_CASE", "fails_in_a_thread"}, {"FAILS_IN", place}, {"FAILING_RANK", rank}});
+  std::vector<std::string> words = {(self.parent_path().parent_path() / "bin/hasten").string(), "launch", "-n", "3"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.push_back(self.string());
+  return test::run_command(words,
+                           {{"HASTEN_TEST_CASE", "fails_in_a_thread"}, {"FAILS_IN", place}, {"FAILING_RANK", rank}});
 }
 
 TEST(FailureBox, AThreadThatThrowsIsTheFirstFailureOfItsRank) {
@@ -85,6 +92,15 @@ TEST(FailureBox, AThreadThatThrowsIsTheFirstFailureOfItsRank) {
       EXPECT_THAT(result.err, Not(HasSubstr("failed first: killed by"))) << place;
     }
   }
+}
+
+TEST(FailureBox, ARankThatTheWatchHasKilledForAHangIsSaidToBe) {
+  const auto result = launch("hang", "1", {"--hang_after", "1.5", "--on_hang", "kill"});
+
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.err, HasSubstr("rank 1 of 3 failed first: killed by SIGKILL"));
+  EXPECT_THAT(result.err, HasSubstr("hint: the watch has ended it because of a hang, as --on_hang kill asks for"));
+  EXPECT_THAT(result.err, HasSubstr("it was in: step "));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "hasten/flight/page.h"
+#include "hasten/flight/page_notes.h"
 #include "hasten/flight/pages.h"
 
 namespace hasten::flight {
@@ -178,6 +179,31 @@ TEST(Recorder, StepsGiveTheirDurationsButForTheFirst) {
   EXPECT_EQ(state.loss, 0.25);
   EXPECT_EQ(state.bad_step, 41);
   EXPECT_EQ(state.bad_value, "layer.weight");
+}
+
+TEST(Recorder, AValueThatIsFiniteAgainStaysUntilItIsReported) {
+  Recorder recorder(kRank2);
+  const PageView view(recorder.descriptor());
+  recorder.step(1);
+  recorder.set_bad(BadValue::kLoss, "loss");
+  recorder.set_epoch(3);
+  recorder.clear_bad(BadValue::kLoss);
+  EXPECT_EQ(view.read().bad_step, 0);
+  ASSERT_TRUE(unreported_value(view.page()));
+  EXPECT_EQ(unreported_value(view.page())->step, 2);
+  EXPECT_EQ(unreported_value(view.page())->epoch, 0);
+
+  recorder.step(1);
+  recorder.set_bad(BadValue::kNorm, "norm");
+  EXPECT_EQ(view.read().bad_step, 2);
+  EXPECT_EQ(unreported_value(view.page())->name, "loss") << "the first one counts";
+  note_value_reported(view.page());
+  EXPECT_TRUE(has_reported_value(view.page()));
+  EXPECT_FALSE(unreported_value(view.page()));
+  EXPECT_EQ(view.read().bad_step, 2);
+  recorder.clear_bad(BadValue::kNorm);
+  EXPECT_FALSE(has_reported_value(view.page()));
+  EXPECT_EQ(view.read().bad_step, 0);
 }
 
 TEST(Recorder, AForkedChildWritesNothingIntoItsParentsPage) {

@@ -38,6 +38,38 @@ TEST(Report, ShowsWhoWaitsWhoIsMissingWhereAndWhy) {
             "╰ rank 2 sleeps in a lock. The others wait for it until their timeout (1800 s).\n");
 }
 
+TEST(Report, WhatAHostWaitsForOfItsDeviceIsNamed) {
+  MadeRun run(3);
+  for (const int rank : {0, 2}) run.call(rank, 5.4, "all_reduce(sum) of float32");
+  run.facts(0, 'S', "waits for a value from its device (cudaStreamSynchronize)");
+  run.facts(1, 'S', "sleeps in a lock");
+  run.facts(2, 'R', "");
+
+  const auto found = diagnose(run.all);
+
+  ASSERT_TRUE(found);
+  const std::string report = hang_report(run.all, *found);
+  EXPECT_NE(report.find("│ 0      waits in all_reduce 1           5.4 s    waits for a value from its device "
+                        "(cudaStreamSynchronize)\n│ 1 "),
+            std::string::npos)
+      << report;
+  EXPECT_NE(report.find("│ 2      waits in all_reduce 1           5.4 s    computing\n"), std::string::npos) << report;
+}
+
+TEST(Report, ARankWhoseHostWaitsForItsDeviceComputes) {
+  MadeRun run(2);
+  run.call(0, 8, "barrier");
+  run.facts(1, 'S', "waits for a copy from or to its device (cudaStreamSynchronize)");
+
+  const auto found = diagnose(run.all);
+
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->computes) << "kernels may run for long";
+  EXPECT_EQ(hang_line(run.all, *found),
+            "hasten: rank 0 waits for rank 1 in barrier 1 of 'world' for 8.0 s; it waits for a copy from or to its "
+            "device (cudaStreamSynchronize)\n");
+}
+
 TEST(Report, InARunOnSeveralHostsTheCulpritsHostIsSaid) {
   MadeRun run(3);
   for (const int rank : {0, 1}) run.call(rank, 5.4, "barrier", "train.cpp:9");

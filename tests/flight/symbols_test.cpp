@@ -36,6 +36,17 @@ TEST(Symbols, FunctionsOfTheProgramAndOfLibrariesAreNamed) {
   EXPECT_EQ(frames[2].function, "");
 }
 
+TEST(Symbols, WaitsForADeviceAreToldByTheFunctionsOfTheHost) {
+  EXPECT_EQ(device_wait({"__GI___poll", "cuStreamSynchronize", "at::native::_local_scalar_dense_cuda", "main"}),
+            "a value from its device (cuStreamSynchronize)");
+  EXPECT_EQ(device_wait({"cudaStreamSynchronize", "c10::cuda::memcpy_and_sync", "at::_ops::copy_::call", "main"}),
+            "a copy from or to its device (cudaStreamSynchronize)");
+  EXPECT_EQ(device_wait({"cudaEventSynchronize", "main"}), "an event of its device (cudaEventSynchronize)");
+  EXPECT_EQ(device_wait({"c10::cuda::device_synchronize", "main"}), "its device (c10::cuda::device_synchronize)");
+  EXPECT_EQ(device_wait({"cudaStreamSynchronize", "main"}), "a stream of its device (cudaStreamSynchronize)");
+  EXPECT_EQ(device_wait({"at::_ops::copy_::call", "main"}), "") << "a copy on the host";
+}
+
 TEST(Symbols, AStackOfLibrariesAloneIsShownAsItIs) {
   StackState stack{.thread = 1, .frames = {reinterpret_cast<uint64_t>(&std::getenv) + 4}};
   EXPECT_TRUE(stack_text(getpid(), stack).starts_with("getenv (libc.so")) << stack_text(getpid(), stack);

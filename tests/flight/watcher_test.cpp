@@ -20,6 +20,8 @@
 
 #include "hasten/core/memory_file.h"
 #include "hasten/core/text.h"
+#include "hasten/flight/page_notes.h"
+#include "hasten/flight/pages.h"
 #include "hasten/flight/stacks.h"
 
 namespace hasten::flight {
@@ -212,8 +214,24 @@ TEST(Watcher, AValueThatIsNotFiniteIsALineWithItsStep) {
   EXPECT_THAT(ranks.reported("\n"), HasSubstr("hasten: values are not finite; rank 1: loss in step 41 of epoch 0\n"));
 }
 
+TEST(Watcher, AValueOfARunShorterThanASecondIsSaidAtItsEnd) {
+  std::vector<std::string> reports;
+  const auto recorder = std::make_shared<Recorder>(PageIdentity{.run = text("short ", getpid()), .world_size = 2});
+  {
+    const Watcher watcher(recorder, {.on_report = [&](const std::string& words) { reports.push_back(words); }});
+    recorder->set_bad(BadValue::kLoss, "loss");
+    recorder->clear_bad(BadValue::kLoss);
+  }
+
+  EXPECT_EQ(reports, std::vector<std::string>{"hasten: values are not finite; rank 0: loss in step 1 of epoch 0\n"});
+}
+
 TEST(Watcher, TheCulpritIsKilledWhereThatIsWanted) {
   Ranks ranks({wait_in_a_barrier, lock_twice}, {.limits = {.after_s = 1.5}, .kill = true});
+  FoundPages found = find_pages();
+  const auto page = std::find_if(found.pages.begin(), found.pages.end(),
+                                 [&](const PageView& view) { return view.pid() == ranks.pid(1); });
+  ASSERT_NE(page, found.pages.end());
 
   ranks.reported("╰");
 
@@ -222,6 +240,7 @@ TEST(Watcher, TheCulpritIsKilledWhereThatIsWanted) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &info, WEXITED | WNOWAIT), 0);
   status = info.si_status;
   EXPECT_EQ(status, SIGKILL);
+  EXPECT_TRUE(is_ended_by_watch(page->page())) << "the launcher tells it from another's kill";
 }
 
 }  // namespace

@@ -3,13 +3,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
 #include "hasten/core/text.h"
 #include "hasten/flight/pages.h"
@@ -34,6 +38,7 @@ __attribute__((noinline)) void compute_losses() {
 namespace hasten::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 at::Tensor ones(int64_t count) {
@@ -262,6 +267,69 @@ TEST_F(RunWatchFiles, AReadThatDoesNotReturnNamesItsPath) {
 
   EXPECT_THAT(report, HasSubstr("rank 1 reads " + fifo + "."));
   EXPECT_THAT(report, HasSubstr("data; its last was the meeting"));
+}
+
+HASTEN_PROCESS_CASE(hang_worker) {
+  const Process process = watched_process();
+  if (process.rank() == 1) {
+    const flight::PhaseScope scope("data");
+    std::thread worker([] {
+      char byte;
+      (void)!::read(open(variable("HASTEN_TEST_FIFO").c_str(), O_RDWR), &byte, 1);
+    });
+    worker.join();
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST_F(RunWatchFiles, ADatasetThatBlocksInAWorkerNamesItsPath) {
+  const std::string fifo = path("samples.fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+
+  const std::string report = report_of("hang_worker", "╰", 0, 3, {{"HASTEN_TEST_FIFO", fifo}});
+
+  EXPECT_THAT(report, HasSubstr("rank 1 waits for data; a worker thread reads " + fifo + "."));
+}
+
+HASTEN_PROCESS_CASE(hang_child) {
+  const Process process = watched_process();
+  if (process.rank() == 1) {
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      while (true) pause();
+    }
+    waitpid(child, nullptr, 0);
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankThatWaitsForItsChildIsSaidTo) {
+  EXPECT_THAT(report_of("hang_child", "╰"), ContainsRegex("rank 1 waits for child [0-9]+\\."));
+}
+
+HASTEN_PROCESS_CASE(hang_traced) {
+  const Process process = watched_process();
+  if (process.rank() == 1) {
+    const pid_t parent = getpid();
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (ptrace(PTRACE_ATTACH, parent, nullptr, nullptr) != 0) _exit(3);
+      while (true) pause();
+    }
+    sleep(3600);
+  }
+  process.group().barrier();
+  return 0;
+}
+
+TEST(RunWatch, ARankThatADebuggerHoldsIsCertainWithItsName) {
+  const std::string report = report_of("hang_traced", "╰", 0, 3, {{"HASTEN_HANG_AFTER", "3600"}});
+
+  EXPECT_THAT(report, ContainsRegex("rank 1 is held by process_slow_te[a-z]* \\([0-9]+\\)"));
 }
 
 HASTEN_PROCESS_CASE(hang_waits) {

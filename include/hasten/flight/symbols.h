@@ -27,8 +27,19 @@ std::vector<Frame> name_addresses(pid_t pid, const std::vector<uint64_t>& addres
 /// "torch::nn::Module::train(bool)" -> "torch::nn::Module::train"; templates lose their arguments.
 std::string short_name(std::string_view demangled);
 
-/// Returns "f (a.cpp:3) < main (a.cpp:9)": the frames of the program's own functions, innermost first; those of
-/// libraries if there are none. Frames that were found by scanning begin with ~. `most` frames.
+struct StackWords {
+  /// "f (a.cpp:3) < main (a.cpp:9)": the frames of the program's own functions, innermost first; those of libraries if
+  /// there are none. Frames that were found by scanning begin with ~.
+  std::string text = {};
+  /// Names the wait, if that is for a device: "a copy from or to its device (cudaStreamSynchronize)".
+  std::string device_wait = {};
+};
+
+/// Returns the words of a stack, `most` frames of it.
+StackWords name_stack(pid_t pid, const StackState& stack, size_t most = 6);
 std::string stack_text(pid_t pid, const StackState& stack, size_t most = 6);
+
+/// Returns what a thread waits for whose frames, innermost first, have these names; "" if it is no device.
+std::string device_wait(const std::vector<std::string>& functions);
 
 }  // namespace hasten::flight

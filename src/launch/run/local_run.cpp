@@ -37,6 +37,9 @@ namespace hasten::launcher {
 namespace {
 
 constexpr double kDefaultShutdownTimeoutS = 30;  // torchrun's
+constexpr const char* kEndedByWatch =
+    "the watch has ended it because of a hang, as --on_hang kill asks for; the report above that begins with 'no "
+    "progress' says what it was in";
 
 // Absolute: workers that change their folder find it, too.
 std::string temporary_folder(const Environment& environment) {
@@ -297,7 +300,8 @@ class LocalRun {
                                                             .limit = options_.run.survive,
                                                             .any_has_ended = any_has_ended});
     earlier.push_back(death);
-    const std::string who = text("rank ", place(end.local_rank).rank, " has ended (", describe_end(end.status), ')',
+    const std::string who = text("rank ", place(end.local_rank).rank, " has ended (", describe_end(end.status),
+                                 ended_by_watch(end) ? " of the watch, because of a hang" : "", ')',
                                  death.step > 0 ? text(" behind step ", death.step) : "", " and is ");
     if (!decision.is_due) return {false, decision.reason.empty() ? "" : who + "not replaced: " + decision.reason};
     // Before the first step a worker that begins anew has what the others have.
@@ -399,14 +403,22 @@ class LocalRun {
     return early;
   }
 
+  bool ended_by_watch(const WorkerEnd& end) const {
+    const auto local_rank = static_cast<size_t>(end.local_rank);
+    return local_rank < pages_.size() && pages_[local_rank].ended_by_watch();
+  }
+
   FailureFacts facts_about(const Outcome& outcome, const LocalProcesses& processes,
                            const MemoryEvents& memory_before) const {
     const WorkerEnd& end = *outcome.root_cause;
     const OutputPlan plan = plan_of(end.local_rank);
     const bool killed = exit_code_of(end.status) == 128 + SIGKILL && outcome.exit_code == 128 + SIGKILL;
+    const std::string watched = killed && ended_by_watch(end) ? kEndedByWatch : "";
     return {.message = read_error_message(place(end.local_rank).error_file),
             .left_early = left_early(outcome),
-            .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
+            .hint = !watched.empty() ? watched
+                    : killed         ? explain_kill(memory_before, read_memory_events())
+                                     : hint_for(end.status),
             .host = host_name(),
             .time = wall_time(processes.now() - end.time),
             .where = static_cast<size_t>(end.local_rank) < pages_.size()

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "hasten/core/text.h"
+#include "hasten/flight/page_notes.h"
 #include "hasten/flight/pages.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/flight/report.h"
@@ -44,6 +45,14 @@ std::string WorkerPage::where() const {
     return text(rank.step > 0 ? text("step ", rank.step + 1, ", ") : "", flight::place_of(alive));
   } catch (const std::exception&) {
     return "";  // it was not announced
+  }
+}
+
+bool WorkerPage::ended_by_watch() const {
+  try {
+    return flight::is_ended_by_watch(flight::PageView(file_.descriptor()).page());
+  } catch (const std::exception&) {
+    return false;  // it was not announced
   }
 }
 

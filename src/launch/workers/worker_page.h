@@ -23,6 +23,9 @@ class WorkerPage {
   /// Returns the rank's place, "step 301, waits in all_reduce 1204"; "" if no Process of hasten's has taken the page.
   std::string where() const;
 
+  /// Returns true if a watch thread has killed it because of a hang (--on_hang kill).
+  bool ended_by_watch() const;
+
   /// Returns the number of its last step; 0 if it has made none.
   int64_t step() const;
 

@@ -1,0 +1,29 @@
+// Notes that other processes leave in a rank's page: a value that a report has, the end of the rank by a watch thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "hasten/flight/page.h"
+
+namespace hasten::flight {
+
+/// The first value that was not finite.
+struct UnreportedValue {
+  std::string name = {};
+  int64_t step = 0, epoch = 0, batch = 0;
+};
+
+/// Returns the value that was not finite, until it is reported. Values may be finite again since. In the page its step
+/// is below 0 once a report has it, and its epoch is -1 - e once values are finite again.
+std::optional<UnreportedValue> unreported_value(const Page& page);
+bool has_reported_value(const Page& page) noexcept;
+/// Notes that a report has it, or one of another rank's.
+void note_value_reported(Page& page) noexcept;
+
+/// Notes behind the rank's facts that a watch thread ends it because of a hang.
+void note_end_by_watch(Page& page) noexcept;
+bool is_ended_by_watch(const Page& page);
+
+}  // namespace hasten::flight
