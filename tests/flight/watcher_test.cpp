@@ -24,6 +24,11 @@
 #include "hasten/flight/pages.h"
 #include "hasten/flight/stacks.h"
 
+// Outside of hasten's namespace, as the runtime's own function.
+extern "C" [[gnu::noinline]] void cudaStreamSynchronize() {
+  while (true) pause();
+}
+
 namespace hasten::flight {
 namespace {
 
@@ -151,6 +156,19 @@ TEST(Watcher, ARankInALockIsReportedWithItsStack) {
   EXPECT_THAT(report, HasSubstr("rank 1 of 2 is missing"));
   EXPECT_THAT(report, HasSubstr("rank 1 sleeps in a lock."));
   EXPECT_THAT(report, HasSubstr("rank 1, main thread: "));
+}
+
+void wait_for_a_device(Recorder&, int) {
+  cudaStreamSynchronize();
+}
+
+TEST(Watcher, ARankWhoseHostWaitsForItsDeviceIsALineWithWhatItWaitsFor) {
+  Ranks ranks({wait_in_a_barrier, wait_for_a_device}, {.limits = {.after_s = 1.5}});
+
+  const std::string report = ranks.reported("\n");
+
+  EXPECT_THAT(report, HasSubstr("hasten: rank 0 waits for rank 1 in barrier 1 of 'world' for "));
+  EXPECT_THAT(report, HasSubstr("it waits for a stream of its device (cudaStreamSynchronize)"));
 }
 
 TEST(Watcher, ARankOfAnotherHostIsReportedWithItsStack) {
