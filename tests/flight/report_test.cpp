@@ -49,11 +49,11 @@ TEST(Report, WhatAHostWaitsForOfItsDeviceIsNamed) {
 
   ASSERT_TRUE(found);
   const std::string report = hang_report(run.all, *found);
-  EXPECT_NE(report.find("│ 0      waits in all_reduce 1           5.4 s    waits for a value from its device "
+  EXPECT_NE(report.find("│ 0      waits in all_reduce 1  5.4 s    waits for a value from its device "
                         "(cudaStreamSynchronize)\n│ 1 "),
             std::string::npos)
       << report;
-  EXPECT_NE(report.find("│ 2      waits in all_reduce 1           5.4 s    computing\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("│ 2      waits in all_reduce 1  5.4 s    computing\n"), std::string::npos) << report;
 }
 
 TEST(Report, ARankWhoseHostWaitsForItsDeviceComputes) {
