@@ -146,7 +146,7 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, c
     }
     if (damaged.count(found->path)) continue;
     if (hosts && !hosts->common.count(found->number)) {
-      own.run.log.warning(text("'", found->path, "' is not complete on every host (", hosts->words,
+      own.run.log.warning(text("'", found->path, "' is not on every host, of one save (", hosts->words,
                                "); taking the checkpoint before it"));
       continue;
     }
