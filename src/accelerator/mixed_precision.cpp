@@ -376,7 +376,7 @@ at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vect
   const auto& parallel = accelerator.options().parallel;
   const bool is_cut = parallel.tp != 1 || parallel.pp != 1;
   const bool clips_steps =
-      accelerator.preparation().uses_deepspeed() || accelerator.distributed_type() == DistributedType::kMegatronLm;
+      accelerator.preparation().takes_objects() || accelerator.distributed_type() == DistributedType::kMegatronLm;
   const bool has_to_wait = accelerator.sharding() != nullptr || accelerator.mixed_precision() == Precision::kFp16 ||
                            is_cut || clips_steps || norm_type != 2.0;
   if (!has_to_wait) return parallel::clip_gradients_async_(parameters, max_norm);

@@ -81,7 +81,7 @@ void Preparation::check_loader(const data::LoaderDescription& mine, bool is_stre
   if (!state_->operations->is_joining()) data::check_same_loader(process(), mine);
 }
 
-bool Preparation::uses_deepspeed() const noexcept {
+bool Preparation::takes_objects() const noexcept {
   return state_->plugins->takes_objects();
 }
 

@@ -52,12 +52,12 @@ checkpoint::TagValidation tag_validation_of(const std::string& text) {
 }
 
 // One line for each value of a configuration: "section.key value".
-void add_facts(const std::string& path, const core::Value& value, std::vector<std::string>& facts) {
+void add_settings(const std::string& path, const core::Value& value, std::vector<std::string>& facts) {
   if (!value.is_map()) {
     facts.push_back(path + ' ' + value.to_json());
     return;
   }
-  for (const auto& [key, own] : value.as_map()) add_facts(path.empty() ? key : path + '.' + key, own, facts);
+  for (const auto& [key, own] : value.as_map()) add_settings(path.empty() ? key : path + '.' + key, own, facts);
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, in
   // Its options are set already, since the layout of ranks follows from them.
   megatron_ = read_megatron(options, environment);
   gradient_accumulation_steps_ = options.gradient_accumulation_steps;
-  facts_ = facts();
+  compared_settings_ = compared_settings();
 }
 
 void Plugins::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
@@ -423,10 +423,10 @@ void Plugins::check_overflows(training::GradientState& gradients,
   gradients.step_policies().add(training::StepOrder::kUnscale, policy);
 }
 
-std::vector<std::string> Plugins::facts() const {
+std::vector<std::string> Plugins::compared_settings() const {
   std::vector<std::string> all;
   for (const auto& [name, settings] : plugins_)
-    add_facts(plugins_.size() > 1 ? name : "", settings.config.config(), all);
+    add_settings(plugins_.size() > 1 ? name : "", settings.config.config(), all);
   if (fsdp_) {
     const auto strategy = fsdp_->sharding_strategy ? plan::name_of(*fsdp_->sharding_strategy)
                                                    : text("reshard_after_forward ", fsdp_->splits_parameters());
@@ -438,14 +438,14 @@ std::vector<std::string> Plugins::facts() const {
            text("sync_module_states ", !fsdp_->checks_module_states),
            text("param_dtype ", fsdp_->mixed_precision_policy ? fsdp_->mixed_precision_policy->param_dtype : "")};
   }
-  if (megatron_) add_facts("", megatron_->arguments(), all);
+  if (megatron_) add_settings("", megatron_->arguments(), all);
   std::sort(all.begin(), all.end());
   return all;
 }
 
 void Plugins::require_alike(const process::Process& process) {
-  if (facts_.empty() || process.world_size() == 1) return;
-  const auto own = std::exchange(facts_, {});
+  if (compared_settings_.empty() || process.world_size() == 1) return;
+  const auto own = std::exchange(compared_settings_, {});
   const comm::Purpose purpose("settings of all ranks");
   const auto all = comm::gather_object(process.group(), own);
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -62,8 +62,8 @@ class Preparation {
   /// Compares the ranks' loaders, and warns of one without samples. `is_stream`: batches may come from rank 0's alone.
   /// Collective: yes, outside of a joined loop. Blocks: yes. Throws: as data::check_same_loader.
   void check_loader(const data::LoaderDescription& mine, bool is_stream) const;
-  /// Returns true if a DeepSpeed configuration waits for what prepare is given, and hands that over.
-  bool uses_deepspeed() const noexcept;
+  /// Returns true if settings of DeepSpeed or Megatron-LM wait for what prepare is given; fill_auto hands that over.
+  bool takes_objects() const noexcept;
   void fill_auto(const plan::AutoInputs& known) const;
   /// Return what the selected DeepSpeed configuration names in a dummy's place. Throw: UsageError if it names nothing.
   std::shared_ptr<torch::optim::Optimizer> make_real(const parallel::DummyOptim& dummy) const;
@@ -203,7 +203,7 @@ void prepare_object(const Preparation&, T&&, bool) {
 /// Fills the "auto" values of a DeepSpeed configuration from the objects of one call of prepare.
 template <class... T>
 void note_objects(const Preparation& preparation, const T&... objects) {
-  if (!preparation.uses_deepspeed()) return;
+  if (!preparation.takes_objects()) return;
   plan::AutoInputs known{.has_model = false};
   (parallel::note_for_auto(known, objects), ...);
   preparation.fill_auto(known);

@@ -107,7 +107,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   int64_t samples_per_step() const;
 
   /// Settings as "key value", in the order of their keys.
-  std::vector<std::string> facts() const;
+  std::vector<std::string> compared_settings() const;
 
   int world_size_;
   bool split_batches_ = false, is_filled_ = false;
@@ -126,7 +126,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   std::shared_ptr<FlopsReport> flops_;
   bool rank0_only_ = false;
   /// The settings before "auto" is filled; empty once they have been compared.
-  std::vector<std::string> facts_;
+  std::vector<std::string> compared_settings_;
   /// The project's name and the trackers' options, from the configuration's monitors.
   std::string monitor_project_ = {};
   core::Value monitor_kwargs_ = core::Value::map();
