@@ -386,9 +386,8 @@ def destructors_do_not_block(tree):
 
 
 def comments_name_files_that_are_there(tree):
-    """A comment that names a file (reducer.h, src/comm/store.cpp) names one that exists."""
+    """A comment that names a file (reducer.h, src/comm/store/store.cpp) names one that exists, alone or by its whole path."""
     names = {path.name for folder in (*CODE_FOLDERS, "cmake", "docs", "scripts") for path in (tree.root / folder).rglob("*.*")}
-    paths = {path.relative_to(tree.root).as_posix() for folder in CODE_FOLDERS for path in (tree.root / folder).rglob("*.*")}
     for source in tree.sources:
         if not source.shipped:
             continue
@@ -398,9 +397,7 @@ def comments_name_files_that_are_there(tree):
             for name in re.findall(r"(?<![\w<./-])([a-z][\w/]*\.(?:h|cpp|inc))\b(?!>)", words):
                 known = name.split("/")[-1] in names
                 if known and "/" in name:
-                    # A file's sub-rooms may be left out: comm/nested.h.
-                    room, base = name.removeprefix("hasten/").removeprefix("src/").split("/")[0], name.split("/")[-1]
-                    known = any(path.endswith("/" + base) and f"/{room}/" in f"/{path}" for path in paths)
+                    known = is_whole_path(tree, name)
                 if not known and not name.startswith(("torch/", "c10/", "ATen/", "linux/")) and name not in FOREIGN_FILES:
                     yield Finding(source.path, number, f"'{name}' is not there")
 
@@ -667,7 +664,7 @@ def documents_name_files_that_are_there(tree):
 def is_whole_path(tree, name):
     """Whether a file is there whose path a comment or page gives whole: comm/group/group.h; one of libtorch or Linux is."""
     return name.startswith(("torch/", "c10/", "ATen/", "linux/")) or any(
-        (tree.root / folder / name).exists() for folder in ("include/hasten", "include", "src", "."))
+        (tree.root / folder / name).exists() for folder in ("include/hasten", "include", "src", "src/comm/gloo_decl/gloo", "."))
 
 
 def numbers_in_the_classic_locale(tree):

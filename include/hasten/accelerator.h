@@ -404,9 +404,9 @@ class Accelerator {
 
   // ---- What the ranks do together (parallel/join/operations.h).
 
-  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure (comm/nested.h).
-  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
-  /// structures differ.
+  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure
+  /// (comm/nested/nested.h). Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the
+  /// ranks' structures differ.
   template <class T>
   T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->gather(value, site);
@@ -419,7 +419,7 @@ class Accelerator {
     return operations_->gather_for_metrics(value, site);
   }
   /// data::without_padding of this rank's part of the batch in hand, for metrics that each rank counts
-  /// (data/counted_metrics.h).
+  /// (data/metrics/counted_metrics.h).
   /// Throws: as data::without_padding.
   template <class T>
   T without_padding(const T& value) const {

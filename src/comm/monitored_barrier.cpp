@@ -1,4 +1,4 @@
-// See hasten/comm/monitored_barrier.h. The barrier itself is c10d/monitored_barrier.h, that of the Python module.
+// See hasten/comm/monitored_barrier.h. The barrier itself is comm/c10d/monitored_barrier.h, that of the Python module.
 #include "hasten/comm/monitored_barrier.h"
 
 #include "comm/c10d/monitored_barrier.h"

@@ -117,6 +117,9 @@ class Tidy(unittest.TestCase):
         text = CLEAN["src/comm/gloo.cpp"]
         self.assert_only({"src/comm/gloo.cpp": text + "// See comm/group.h, and <torch/types.h>.\n"})
         self.assert_only({"src/comm/gloo.cpp": text + "// See mark.h.\n"}, "gloo.cpp:3: 'mark.h' is not there")
+        part = {"include/hasten/comm/types/work.h": "// Work.\n", "tests/comm/work_test.cpp": ""}
+        self.assert_only({**part, "src/comm/gloo.cpp": text + "// See comm/types/work.h and work.h.\n"})
+        self.assert_only({**part, "src/comm/gloo.cpp": text + "// See comm/work.h.\n"}, "gloo.cpp:3: 'comm/work.h' is not there")
 
     def test_a_header_over_the_cap_is_reported(self):
         self.assert_only({"include/hasten/core/env.h": "// Variables.\n" * 301}, "env.h:301: 301 lines; the cap is 300")

@@ -168,7 +168,7 @@ class Learner {
   bool logs() const;
   bool shows_bar() const;
 
-  // ---- Precision and memory format; see callbacks/precision.h.
+  // ---- Precision and memory format; see learner/callbacks/precision.h.
   const Learner& to_fp16(const precision::GradScalerOptions& scaler = {}) const;
   const Learner& to_bf16() const;
   const Learner& to_fp32() const;

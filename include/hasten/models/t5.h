@@ -53,7 +53,7 @@ TORCH_MODULE(T5Attention);
 /// Masks that the blocks of a stack add to their scores.
 struct T5Context {
   at::Tensor mask;
-  /// Of a decoder: the encoder's states, and their mask.
+  /// Only for a decoder: the encoder's states, and their mask.
   at::Tensor encoded, encoded_mask;
 };
 

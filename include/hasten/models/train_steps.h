@@ -67,8 +67,8 @@ T5Batch t5_batch(const TextBatch& batch);
 at::Tensor masked_mean(const at::Tensor& losses, const at::Tensor& loss_mask);
 /// As masked_mean. Throws: UsageError if the loss is not a number.
 at::Tensor gpt_loss(const at::Tensor& losses, const at::Tensor& loss_mask);
-/// Of masked words and of the order of two texts; `order` is undefined without scores [samples, 2] of it. An order of
-/// -1 does not count.
+/// Losses of masked words and of the order of two texts; `order` is undefined without scores [samples, 2] of it. An
+/// order of -1 does not count.
 struct BertLoss {
   at::Tensor loss, words, order;
 };

@@ -1,7 +1,8 @@
 // ApexAdam: Adam and AdamW as Apex's FusedAdam, with moments in float32 whatever the parameters' dtype.
 //
 // Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Names
-// and defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take libtorch operators.
+// and defaults are Apex's. The loops are optim/steps/rules.h's; parameters that are not on the CPU take libtorch
+// operators.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -1,7 +1,7 @@
 // ApexSgd: SGD as Apex's FusedSGD: weight decay before or after the momentum.
 //
 // Names and defaults are Apex's; materialize_master_grads has no counterpart, since gradients are read as they are. The
-// loops are steps/rules.h's; parameters that are not on the CPU take libtorch operators.
+// loops are optim/steps/rules.h's; parameters that are not on the CPU take libtorch operators.
 #pragma once
 
 #include <torch/optim/optimizer.h>

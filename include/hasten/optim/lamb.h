@@ -1,7 +1,7 @@
 // Lamb: layer-wise adaptive moments, for large batches (Apex's FusedLAMB and FusedMixedPrecisionLamb).
 //
 // You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020. Formulas, names and
-// defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take libtorch operators.
+// defaults are Apex's. The loops are optim/steps/rules.h's; parameters that are not on the CPU take libtorch operators.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -1,7 +1,7 @@
 // NovoGrad: adaptive moments with one second moment a parameter tensor (Apex's FusedNovoGrad).
 //
 // Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep Networks", 2019.
-// Formulas, names and defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take
+// Formulas, names and defaults are Apex's. The loops are optim/steps/rules.h's; parameters that are not on the CPU take
 // libtorch operators.
 #pragma once
 

@@ -61,7 +61,7 @@ class GradScaler {
 
   /// Returns the loss (or outputs) times the scale. Its dtype is kept.
   at::Tensor scale(const at::Tensor& outputs) const;
-  /// The same for every tensor of a structure (comm/nested.h).
+  /// The same for every tensor of a structure (comm/nested/nested.h).
   template <class T>
     requires(!std::convertible_to<const T&, at::Tensor>)
   T scale(const T& outputs) const {

@@ -1,4 +1,4 @@
-// Casts of a model's inputs and outputs, in any nested structure (comm/nested.h).
+// Casts of a model's inputs and outputs, in any nested structure (comm/nested/nested.h).
 //
 // Accelerate's convert_outputs_to_fp32, and the input casts of Apex's O2 and O3.
 #pragma once

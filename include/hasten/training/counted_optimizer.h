@@ -5,7 +5,7 @@
 
 namespace hasten::training {
 
-/// Of several optimizers the first one that steps is counted. If its handles are gone, as behind a fold of a cross
+/// The first of several optimizers that steps is counted. If its handles are gone, as behind a fold of a cross
 /// validation, the next one takes its place.
 class CountedOptimizer {
  public:

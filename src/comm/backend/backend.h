@@ -3,8 +3,8 @@
 // A backend serves only calls it can do well: flat contiguous tensors on its own kind of device, dtypes it reduces
 // natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes, other devices,
 // agreement, errors with names) is done once, in Group. A new backend is a file that implements this interface and a
-// line in make_cpu_backend (group/cpu_backend.cpp) or in group.cpp. For a build that lacks it, a stub file of the same
-// name reports that.
+// line in make_cpu_backend (comm/group/cpu_backend.cpp) or in group.cpp. For a build that lacks it, a stub file of the
+// same name reports that.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "frames are little endian");
 
 constexpr size_t kFrameBufferBytes = 64 * 1024;
-// A part of a body with at least so many bytes to come is read straight into its place.
+// A part of a body with at least this many bytes to come is read straight into its place.
 constexpr size_t kReadInPlaceBytes = 8 * 1024;
 
 [[noreturn]] void refuse_frame(const std::string& what) {

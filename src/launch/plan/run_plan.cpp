@@ -253,7 +253,7 @@ class Planner {
     for (const int local_rank : filter.value_or(std::vector<int>())) check_rank("local_ranks_filter", local_rank);
   }
 
-  // "1,3": so many on machine 0, so many on machine 1.
+  // "1,3": 1 on machine 0, 3 on machine 1.
   void count_each(const std::string& list, RunPlan& plan) {
     plan.num_processes = 0;
     for (const std::string& word : core::split(list, ',')) {

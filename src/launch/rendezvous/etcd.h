@@ -16,7 +16,7 @@ struct EtcdClaimOptions {
   std::string url = {};  ///< "http://etcd:2379"
   std::string key = {};
   std::string user = {};  ///< "name:password" if the server requires a user; "": it does not
-  int ttl_s = 5;          ///< the key vanishes so many seconds after the last call of `refresh`
+  int ttl_s = 5;          ///< the key vanishes this many seconds after the last call of `refresh`
 };
 
 class EtcdClaim {

@@ -2,7 +2,7 @@
 // is sent.
 //
 // Pure, like the host's side (rendezvous.h): events and the time go in, actions come out. Carrying them out
-// is src/launch/elastic_rounds.h.
+// is src/launch/run/elastic_rounds.h.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// See callbacks/mix.h.
+// See learner/callbacks/mix.h.
 #include "hasten/learner/callbacks/mix.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Recurrent models, kept batches and predictions. See callbacks/rnn.h and callbacks/predictions.h.
+// Recurrent models, kept batches and predictions. See learner/callbacks/rnn.h and learner/callbacks/predictions.h.
 #include <ATen/ATen.h>
 
 #include "hasten/learner/callbacks/predictions.h"

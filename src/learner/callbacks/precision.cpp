@@ -1,4 +1,4 @@
-// See callbacks/precision.h.
+// See learner/callbacks/precision.h.
 #include "hasten/learner/callbacks/precision.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// See callbacks/progress.h.
+// See learner/callbacks/progress.h.
 #include "hasten/learner/callbacks/progress.h"
 
 #include <fcntl.h>

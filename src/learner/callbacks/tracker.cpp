@@ -1,4 +1,4 @@
-// See callbacks/tracker.h.
+// See learner/callbacks/tracker.h.
 #include "hasten/learner/callbacks/tracker.h"
 
 #include <ATen/ATen.h>

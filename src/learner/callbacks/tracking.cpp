@@ -1,4 +1,4 @@
-// See callbacks/tracking.h.
+// See learner/callbacks/tracking.h.
 #include "hasten/learner/callbacks/tracking.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// See callbacks/training.h.
+// See learner/callbacks/training.h.
 #include "hasten/learner/callbacks/training.h"
 
 #include <ATen/ATen.h>

@@ -1,10 +1,10 @@
 // DeviceRun: operators of a model whose weights have several devices, or rest beside the one that computes.
 //
 // An operator runs where its weights compute: other arguments are moved there. Weights that rest on the host are
-// replaced by their forms on the device (units/device_feed.h). An operator without weights runs where the thread's last
-// weight did, if its arguments have several devices. Values that are written to stay, and others come to them. So
-// modules need no hooks. The handle's calls open a scope for all operators. Elsewhere the weights' own operators are
-// seen, and those of values that have crossed from one device to another.
+// replaced by their forms on the device (offload/units/device_feed.h). An operator without weights runs where the
+// thread's last weight did, if its arguments have several devices. Values that are written to stay, and others come to
+// them. So modules need no hooks. The handle's calls open a scope for all operators. Elsewhere the weights' own
+// operators are seen, and those of values that have crossed from one device to another.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Compression by dtype; see hasten/parallel/comm_hook.h.
+// Compression by dtype; see hasten/parallel/compress/comm_hook.h.
 #include "hasten/parallel/compress/comm_hook.h"
 
 namespace hasten::parallel {

@@ -1,4 +1,4 @@
-// See hasten/parallel/power_sgd.h. Every rank holds the same thin matrices after each message, so all make
+// See hasten/parallel/compress/power_sgd.h. Every rank holds the same thin matrices after each message, so all make
 // the same of them.
 #include "hasten/parallel/compress/power_sgd.h"
 

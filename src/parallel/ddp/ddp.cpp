@@ -1,4 +1,4 @@
-// Puts the parts together: check, copy, plan, hooks; see hasten/parallel/ddp.h.
+// Puts the parts together: check, copy, plan, hooks; see hasten/parallel/ddp/ddp.h.
 #include "hasten/parallel/ddp/ddp.h"
 
 #include <torch/types.h>

@@ -22,7 +22,7 @@ class GradientAllocator : public std::enable_shared_from_this<GradientAllocator>
   /// Alignment of libtorch's allocator, in bytes.
   static constexpr int64_t kAlign = 64;
 
-  /// For gradients of at least so many bytes. Nothing if another allocator than libtorch's own is in use.
+  /// For gradients of at least this many bytes. Nothing if another allocator than libtorch's own is in use.
   static std::shared_ptr<GradientAllocator> make(std::optional<int64_t> least_bytes);
 
   /// `slot` is where the gradient of `parameter` belongs. Returns its number.

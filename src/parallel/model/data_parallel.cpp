@@ -1,4 +1,4 @@
-// Replicas, scattering, threads and gathering; see hasten/parallel/data_parallel.h.
+// Replicas, scattering, threads and gathering; see hasten/parallel/model/data_parallel.h.
 #include "hasten/parallel/model/data_parallel.h"
 
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-// See hasten/parallel/jit_module.h.
+// See hasten/parallel/model/jit_module.h.
 #include "hasten/parallel/model/jit_module.h"
 
 #include <torch/types.h>

@@ -29,7 +29,7 @@ struct DeviceUnitsOptions {
   /// Whole units that stay in memory, one that is arriving among them, and the bytes that may stay beyond that.
   int64_t max_units = 2;
   int64_t max_bytes = 0;
-  /// Units are gathered ahead of their reads as long as they have at most so many bytes.
+  /// Units are gathered ahead of their reads as long as they have at most this many bytes.
   int64_t prefetch_bytes = int64_t{64} << 20;
 };
 

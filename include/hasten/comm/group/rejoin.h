@@ -1,8 +1,8 @@
 // Rejoin: groups whose dead ranks are replaced under their numbers.
 //
 // Such a group stands in until its ranks meet: each other rank counts as a copy of this one. It meets again when a rank
-// has ended, at keys of the store that no meeting has used (store/generations.h). All handles of the group, and its
-// subgroups, see it.
+// has ended, at keys of the store that no meeting has used (comm/store/generations.h). All handles of the group, and
+// its subgroups, see it.
 #pragma once
 
 #include <chrono>

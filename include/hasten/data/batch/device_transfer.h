@@ -1,5 +1,5 @@
-// Which batches can go to a device: those in which comm/nested.h finds the tensors. The check is here and not there.
-// There a type that cannot be walked is a compile error, and a loader on the CPU may give any type.
+// Which batches can go to a device: those in which comm/nested/nested.h finds the tensors. The check is here and not
+// there. There a type that cannot be walked is a compile error, and a loader on the CPU may give any type.
 #pragma once
 
 #include <optional>
@@ -39,7 +39,7 @@ consteval bool walks() {
 }  // namespace detail
 
 /// Whether a batch of this type can be moved to a device. A struct of yours can once it has hasten_fields
-/// (comm/nested.h). Until then it stays where the dataset made it.
+/// (comm/nested/nested.h). Until then it stays where the dataset made it.
 template <class Batch>
 inline constexpr bool can_be_placed = detail::walks<Batch>();
 

@@ -22,8 +22,8 @@ inline bool has_padding(const training::LoaderPosition& position) noexcept {
   return position.end_of_dataloader && position.remainder > 0;
 }
 
-/// Returns a gathered structure (comm/nested.h) whose tensors and lists are cut to the first `remainder` rows on the
-/// last batch.
+/// Returns a gathered structure (comm/nested/nested.h) whose tensors and lists are cut to the first `remainder` rows on
+/// the last batch.
 /// Throws: nothing for what comm::gather gives.
 template <class T>
 T truncate_to_remainder(const T& gathered, const training::LoaderPosition& position) {

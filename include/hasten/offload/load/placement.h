@@ -1,7 +1,7 @@
 // Placement: where a module's weights rest and where its operators compute, for a part of a model.
 //
 // After Accelerate's AlignDevicesHook and attach_align_device_hook. Nothing is attached to modules. The operators that
-// use weights read them (units/weight_streamer.h), so a module need not be called for its weights to be there.
+// use weights read them (offload/units/weight_streamer.h), so a module need not be called for its weights to be there.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -2,8 +2,8 @@
 //
 // A model is converted to half precision. The part of float32 that half precision lacks stays beside the weights, in
 // the form that precision::Weights names. As a policy of prepared optimizers it makes the whole step in the loops of
-// steps/rules.h. They read half gradients, compute in float32, and write weights and their companions in one pass. Any
-// of SGD, Adam, AdamW, Adagrad, RMSprop, ApexAdam and ApexSgd; on the CPU.
+// optim/steps/rules.h. They read half gradients, compute in float32, and write weights and their companions in one
+// pass. Any of SGD, Adam, AdamW, Adagrad, RMSprop, ApexAdam and ApexSgd; on the CPU.
 #pragma once
 
 #include <torch/nn/module.h>

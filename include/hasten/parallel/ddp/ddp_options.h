@@ -60,8 +60,8 @@ struct DdpOptions {
     return check_parameters_every > 0 && (steps == kFirst || steps % check_parameters_every == 0);
   }
 
-  /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h). An object
-  /// serves one model.
+  /// Another way for gradients than all-reduced buckets, and another place for parameters (parallel/shard/sharding.h).
+  /// An object serves one model.
   std::shared_ptr<GradientExchange> exchange = {};
   /// Makes it, where the group of the model's own is not known beforehand.
   std::function<std::shared_ptr<GradientExchange>(const comm::Group&)> make_exchange = {};

@@ -45,8 +45,9 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   const comm::Group& own_group() const noexcept { return own_group_; }
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept { return gradients_; }
 
-  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure (comm/nested.h).
-  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks' structures differ.
+  /// Concatenates the ranks' tensors along dim 0 and their lists of objects, in any nested structure
+  /// (comm/nested/nested.h). Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the
+  /// ranks' structures differ.
   template <class T>
   T gather(const T& value, Site site) {
     if (!is_joining()) return comm::gather(data_, value, site);

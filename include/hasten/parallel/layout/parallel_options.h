@@ -29,9 +29,9 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   /// With tp, cp or sp: operators without a rule are refused.
   bool strict = false;
-  /// With tp: names of modules and how they are cut (tensor/tensor_plan.h). Empty: by the model's classes.
+  /// With tp: names of modules and how they are cut (parallel/tensor/tensor_plan.h). Empty: by the model's classes.
   std::vector<std::pair<std::string, std::string>> tensor_plan = {};
-  /// With pp, as in PipelineOptions (pipeline/pipeline.h): the first module of each stage but the first.
+  /// With pp, as in PipelineOptions (parallel/pipeline/pipeline.h): the first module of each stage but the first.
   std::vector<std::string> stages = {};
   /// Stages of each rank, and parts of a batch.
   int chunks = 1, microbatches = 0;

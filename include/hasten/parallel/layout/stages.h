@@ -1,7 +1,7 @@
 // Stages of a pipeline, for code that needs no more of it than whose a parameter is: norms, files.
 //
 // A parameter of another stage has no elements on this rank: its first size is 0. The record lies with the interceptor
-// that stands for parameters on stages (pipeline/pipeline.h).
+// that stands for parameters on stages (parallel/pipeline/pipeline.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

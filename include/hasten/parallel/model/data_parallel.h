@@ -69,9 +69,9 @@ class DataParallel {
   DataParallel(M model, std::vector<c10::Device> devices)
       : model_(std::move(model)), replicas_(std::make_shared<detail::Replicas>(shared(model_), std::move(devices))) {}
 
-  /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested.h), are cut along dim 0
-  /// and moved to the devices. All other arguments go to each device. The outputs come back as from the model itself,
-  /// on the first device, scalars as a vector with an element a part. Not from two threads at once.
+  /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested/nested.h), are cut along
+  /// dim 0 and moved to the devices. All other arguments go to each device. The outputs come back as from the model
+  /// itself, on the first device, scalars as a vector with an element a part. Not from two threads at once.
   /// Blocks: until all parts are there. Throws: UsageError for tensors of different first sizes; the
   /// exceptions of forward.
   template <class... Arguments>

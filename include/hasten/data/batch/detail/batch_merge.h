@@ -1,7 +1,7 @@
 // Walks several batches of one structure together and makes one batch of them. Cutting, joining (batch_rows.h) and
 // putting in order (concat.h) use it.
 //
-// comm/nested.h's walk has tensors alone. Samples have texts and lists, too. A tensor has a row a sample, and a
+// comm/nested/nested.h's walk has tensors alone. Samples have texts and lists, too. A tensor has a row a sample, and a
 // std::vector in which there are no tensors an element a sample. Anything else without tensors (a number, a text)
 // belongs to the batch as a whole. It stays if all batches agree on it, and is refused otherwise.
 #pragma once

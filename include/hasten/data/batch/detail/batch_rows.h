@@ -1,7 +1,7 @@
 // The samples of a batch, whatever its type: how many, some of them, several batches joined.
 //
 // A std::vector is a list of samples, as torch's datasets give without a transform. Anything else is a structure
-// (comm/nested.h) of tensors with the samples along dim 0 and of vectors with an element a sample. Streams and
+// (comm/nested/nested.h) of tensors with the samples along dim 0 and of vectors with an element a sample. Streams and
 // dispatched loaders cut and fill up batches with it. Loaders over map datasets cut lists of indices instead.
 #pragma once
 

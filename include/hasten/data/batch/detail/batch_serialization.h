@@ -1,9 +1,9 @@
 // Converts a batch to bytes and back, so that rank 0 can send it to the others. A batch has tensors with dtype and
-// shape, numbers, strings, and the structures that comm/nested.h walks.
+// shape, numbers, strings, and the structures that comm/nested/nested.h walks.
 //
-// Comm's own objects (comm/objects.h) travel as CBOR, which has no tensors. Its structures of tensors need the same
-// shape on both sides beforehand, which a dispatched batch has not. Tensors lie at multiples of 64 bytes, so that the
-// receiver's are views of the one buffer that came. Sending is dispatch.h's.
+// Comm's own objects (comm/nested/objects.h) travel as CBOR, which has no tensors. Its structures of tensors need the
+// same shape on both sides beforehand, which a dispatched batch has not. Tensors lie at multiples of 64 bytes, so that
+// the receiver's are views of the one buffer that came. Sending is dispatch.h's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
