@@ -81,7 +81,7 @@ struct AcceleratorState {
   Logger logger(const std::string& name, std::optional<LogLevel> level) const;
   void end_training();
 
-  /// Of a process that rejoins; null for others, which keep their own.
+  /// The watch of a process that rejoins; null for others, which keep their own.
   std::shared_ptr<const void> process_watch = {};
   AcceleratorOptions options;
   parallel::Layout layout;

@@ -36,7 +36,7 @@ class StepRecord : public training::StepPolicy, public training::BackwardObserve
   StepRecord(std::shared_ptr<flight::Recorder> recorder, const process::Process& process,
              const std::shared_ptr<training::GradientState>& gradients);
 
-  /// Of this rank's Accelerator, once it has a precision.
+  /// Sets the checks of this rank's Accelerator, once it has a precision.
   void set_values(const ValueOptions& options);
 
   /// The phase begins. A loss on the CPU is looked at now, one of a device at the next call.

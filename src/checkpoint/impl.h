@@ -57,7 +57,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   ~Impl();
 
   RunParts run;
-  /// Of a run whose dead ranks are replaced; null for others.
+  /// Meetings of a run whose dead ranks are replaced; null for others.
   const std::shared_ptr<comm::Meetings> meetings = comm::meetings_of(run.process.group());
   std::list<comm::MeetingPart>::const_iterator meeting_part = {};
   /// `iteration` is the next number whatever the folder has.
@@ -108,7 +108,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   /// The plan of the last save, good as long as no rank's pieces change.
   std::string plan_hash = {};
   std::shared_ptr<const std::vector<PieceInfo>> joint = {};
-  /// Of each piece of `joint`: several ranks have equal copies, beside those that every rank has.
+  /// True for a piece of `joint` of which several ranks have equal copies, beside those that every rank has.
   std::vector<bool> has_copies = {};
   SavePlan plan = {};
   /// States of Python's generators that a load has read, for the next save in Python's form.

@@ -48,7 +48,7 @@ struct SaveJob {
   std::vector<char*> buffers = {};
   /// Copies into the buffers that are still under way; null if there are none.
   std::shared_ptr<DeviceCopy> device_copy = {};
-  /// Of the pieces of `files`, by PlannedPiece::piece.
+  /// Facts of the pieces of `files`, by PlannedPiece::piece.
   std::shared_ptr<const std::vector<PieceInfo>> pieces = {};
   /// Files in torch.save's form (Accelerate's layout), whose tensors are copies.
   std::vector<std::pair<std::string, files::PythonValue>> python_files = {};

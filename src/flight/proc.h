@@ -28,7 +28,7 @@ struct ProcessStat {
   std::string name = {};
 };
 
-/// Of a process, or of a thread (`folder` is "/proc/1/task/2").
+/// Reads the facts of a process, or of a thread (`folder` is "/proc/1/task/2").
 ProcessStat read_stat(const std::string& folder);
 ProcessStat read_process(pid_t pid);
 /// The process that traces this one; 0: none.

@@ -39,9 +39,9 @@ using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
 // Data of an intercepted tensor.
 struct InterceptorList : c10::BackendMeta {
   Interceptors all;
-  /// Of each, the operators that it names, read once.
+  /// The operators that each names, read once.
   std::vector<std::vector<std::string_view>> names;
-  /// Of each, as which it is asked before the scopes; null for those that are not.
+  /// Each as what is asked before the scopes; null for those that are not.
   std::vector<const BeforeScopes*> before;
 
   void add(std::shared_ptr<Interceptor> interceptor) {

@@ -23,7 +23,7 @@ struct Engine {
   std::shared_ptr<torch::optim::Optimizer> prepared_for = {};
   std::optional<optim::PreparedOptimizer<torch::optim::Optimizer>> optimizer = {};
   std::unique_ptr<PreparedLoader> train = {}, valid = {};
-  /// Of the training loader.
+  /// Order of the training loader.
   LoaderOrder order = LoaderOrder::kTurns;
   /// Learner::Impl::data_version that the loaders are of.
   int64_t data_version = 0;
@@ -126,7 +126,7 @@ struct Learner::Impl final : LoopActions {
   PreparedLoader* pass_ = nullptr;
   bool pass_open_ = false;
   std::optional<parallel::NoSync> window_ = {};
-  /// Of a pass over a loader that does not give its position to the Accelerator itself.
+  /// Position in a pass over a loader that does not give it to the Accelerator itself.
   training::LoaderPosition position_ = {};
 };
 

@@ -59,7 +59,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// Null but in a run whose dead ranks are replaced.
   std::shared_ptr<Meetings> meetings;
   bool stands_in() const noexcept { return stands_in_; }
-  /// Of this group, or of a subgroup.
+  /// Returns true if this group, or a subgroup, is broken.
   bool is_broken() const noexcept;
   void rejoin(const Store& store, std::chrono::milliseconds timeout);
   /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.
@@ -172,7 +172,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   friend class detail::Transfers;
 
   const pid_t owner_ = getpid();
-  /// Of this process, if it has one; and this group's place there, from its meeting on.
+  /// The recorder of this process, if it has one; and this group's place there, from its meeting on.
   const std::shared_ptr<flight::Recorder> recorder_ = flight::process_recorder();
   int recorder_group_ = -1;
   std::mutex connect_mutex_;
@@ -195,7 +195,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::atomic<bool> stands_in_ = false;
   /// It was connected anew: a rank that is killed leaves no words.
   bool rejoined_ = false;
-  /// Of the meeting; the options' but for a rejoin.
+  /// Timeout of the meeting; the options' but for a rejoin.
   std::optional<std::chrono::milliseconds> meeting_timeout_ = {};
   mutable std::mutex children_mutex_;
   std::vector<std::weak_ptr<Impl>> children_;

@@ -14,7 +14,7 @@ struct CallLabel {
   /// Cut to fit, and ended by a zero.
   std::array<char, 48> words{};
 
-  /// Of a call at `site` with this thread's purpose.
+  /// Returns the label of a call at `site` with this thread's purpose.
   static CallLabel of(const std::source_location& site) noexcept;
   /// " (gradients, bucket 3)", " (train.cpp:42)"; empty without words.
   std::string in_brackets() const;

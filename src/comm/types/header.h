@@ -27,7 +27,7 @@ struct Header {
 
 /// Headers have the thread's call label. Of what moves `count` bytes.
 Header header_of(OpType kind, int64_t count, int root = -1);
-/// Of operations that add up tensors like this one.
+/// Returns the header of operations that add up tensors like this one.
 Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
 
 /// Returns true if both are equal, but for `extra` and `label`.

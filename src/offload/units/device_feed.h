@@ -67,7 +67,7 @@ class DeviceFeed {
     bool arrived = false;
     std::vector<c10::Stream> readers = {};
     int64_t used_at = 0;
-    /// Of the weights, when their bytes were asked for.
+    /// Version of the weights when their bytes were requested.
     int64_t version = 0;
   };
   struct Use {

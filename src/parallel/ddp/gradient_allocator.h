@@ -67,7 +67,7 @@ class GradientAllocator : public std::enable_shared_from_this<GradientAllocator>
 
   const int64_t least_bytes_;
   std::vector<Place> places_;
-  /// Of the backward under way.
+  /// Allocations of the backward under way.
   std::map<size_t, int> num_allocations_;
   std::vector<Allocation> allocations_;
 };

@@ -40,7 +40,7 @@ class GradientCheck {
   const Origin origin_;
   bool is_open_ = false;
   bool found_ = false;
-  /// Of gradients on a device, which are read a step later, so that no step waits.
+  /// Sums of gradients on a device. They are read a step later, so that no step waits.
   std::vector<std::pair<std::string, at::Tensor>> sums_ = {};
   std::vector<std::pair<std::string, at::Tensor>> earlier_sums_ = {};
   std::optional<tracking::Value> total_ = {};

@@ -27,7 +27,7 @@ struct CallRecord {
   std::string name = {};
   int stage = 0;
   std::vector<Slot> slots = {};
-  /// Of all tensors, slot after slot.
+  /// Facts of all tensors, slot after slot.
   std::vector<ValueFacts> values = {};
 
   /// As numbers, for a message; without name and stage.

@@ -30,7 +30,7 @@ namespace hasten::parallel::pipeline {
 /// A parameter or buffer on stages.
 struct StagedParameter {
   std::string name = {};
-  /// Of the whole parameter, and of the part that a rank which has the stage holds.
+  /// Sizes of the whole parameter, and of the part that a rank which has the stage holds.
   std::vector<int64_t> sizes = {}, part_sizes = {};
   /// The stages that use it, ascending. More than one: it is tied, and each of their ranks holds it.
   std::set<int> stages = {};

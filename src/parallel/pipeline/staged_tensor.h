@@ -24,7 +24,7 @@ class StageAxis;
 /// A value's facts that all ranks know.
 struct ValueFacts {
   bool is_defined = false;
-  /// Of the whole value.
+  /// Sizes and dtype of the whole value.
   std::vector<int64_t> sizes = {};
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool is_on_cpu = true;

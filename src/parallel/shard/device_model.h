@@ -93,15 +93,15 @@ class DeviceModel : public ShardedModel {
   std::shared_ptr<DeviceModel*> self_ = std::make_shared<DeviceModel*>(this);
   std::unique_ptr<DeviceUnits> memory_;
   std::shared_ptr<DeviceReads> reads_;
-  /// Of each item, the storage that shows it.
+  /// The storage that shows each item.
   std::vector<c10::Storage> storages_;
   std::vector<bool> resident_, trains_;
-  /// Of each item, how its elements lie in the unit.
+  /// The layout of each item's elements in the unit.
   struct Layout {
     std::vector<int64_t> sizes, strides;
   };
   std::vector<Layout> layouts_;
-  /// Of each item, the version of its values that the stripes on the CPU have.
+  /// The version of each item's values that the stripes on the CPU have.
   std::vector<int64_t> versions_;
   /// The units whose gradients are exchanged, by their numbers in the plan.
   std::vector<size_t> exchanged_;

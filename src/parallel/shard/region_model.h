@@ -152,7 +152,7 @@ class RegionModel : public ShardedModel {
   /// Null without ShardOptions::param_dtype.
   std::shared_ptr<CastParameters> casts_;
   comm::SharedRegion cast_region_;
-  /// Of each item, the element of cast_region_ at which its copy begins; -1 for none.
+  /// The element of cast_region_ at which the copy of each item begins; -1 for none.
   std::vector<int64_t> cast_offsets_;
   class TouchUnits;
   comm::SharedRegion rest_, control_;

@@ -91,7 +91,7 @@ class ShardedModel : public GradientExchange {
   IsTaken is_taken_;
   std::vector<ShardedParameter> parameters_;
   std::vector<ShardItem> items_;
-  /// Of each item, its index into the trainable ones of place().
+  /// Each item's index into the trainable ones of place().
   std::vector<size_t> trainable_index_;
   ShardPlan plan_;
   int owner_ = 0;

@@ -96,7 +96,7 @@ struct Sharding::Impl {
     int64_t plan = 0;
     ShardInterval interval = {};
   };
-  /// Of each optimizer, which slices its state is of.
+  /// The slices that the state of each optimizer is of.
   std::unordered_map<const torch::optim::Optimizer*, std::unordered_map<const c10::TensorImpl*, Stepped>> stepped_;
   std::vector<Planned> planned_;
   SplitParameters split_;

@@ -30,7 +30,7 @@ using SplitParameters = std::unordered_map<const c10::TensorImpl*, SplitParamete
 
 class SlicedStep {
  public:
-  /// Of the split parameters only those of `stepped` take part, and of the others all or none.
+  /// Only those split parameters that are in `stepped` take part. The others do all or none.
   SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
              const std::unordered_set<const c10::TensorImpl*>* stepped = nullptr, bool with_others = true);
   /// Puts the parameters and their state back.

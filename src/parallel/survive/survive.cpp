@@ -56,7 +56,7 @@ struct Progress {
   int64_t accumulation = 0;
   uint64_t seed = 0;
   data::LoaderState loader = {};
-  /// Of the meetings' parts.
+  /// The parts of the meetings.
   std::vector<std::string> parts = {};
 
   State encode() const {

@@ -55,7 +55,7 @@ struct Argument {
   /// This rank's part; the tensor itself if it is whole.
   at::Tensor local;
   Cut cut;
-  /// Of the whole value.
+  /// Sizes of the whole value.
   std::vector<int64_t> sizes;
 
   bool is_cut() const noexcept { return cut.is_cut(); }

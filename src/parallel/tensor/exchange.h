@@ -31,7 +31,7 @@ struct Exchange {
   ExchangeKind kind = ExchangeKind::kEnter;
   /// The cut of the part that is given or made; for kMove the cut before.
   Cut cut = {};
-  /// Of the whole value along the cut dimension.
+  /// Size of the whole value along the cut dimension.
   int64_t size = 0;
   /// For kMove: the dimension that is cut afterwards, and its whole size.
   int64_t to_dim = -1, to_size = 0;

@@ -53,7 +53,7 @@ struct RankBlock {
   /// Ranks of one process have the same; never 0.
   std::atomic<uint64_t> process{0};
   alignas(64) Header headers[2];
-  /// Of the rank's share in a sum that is added up in place.
+  /// Claims on the rank's share in a sum that is added up in place.
   alignas(64) Claims claims;
 };
 

@@ -70,7 +70,7 @@ class VerifiedPass : public std::enable_shared_from_this<VerifiedPass> {
   const bool is_prepared_;
   const int rank_;
   std::deque<Given> ready_;
-  /// Of batches that were planned and not handed out yet; several where a batch was put together.
+  /// Notes on batches that were planned and not handed out yet; several where a batch was put together.
   std::deque<std::vector<training::VerifyBatch>> notes_;
 };
 
