@@ -23,10 +23,10 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-class LaunchFolder : public testing::Test {
+class LaunchFolder : public ::testing::Test {
  protected:
   LaunchFolder() {
-    std::string name = testing::TempDir() + "hasten_cli_XXXXXX";
+    std::string name = ::testing::TempDir() + "hasten_cli_XXXXXX";
     folder_ = mkdtemp(name.data());
     std::filesystem::create_directory(temporary());
   }
