@@ -5,12 +5,12 @@
 
 #include <utility>
 
+#include "accelerator/steps_of_parts.h"
 #include "accelerator/survive_setup.h"
 #include "accelerator/tracking_setup.h"
 #include "accelerator/verify_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_devices.h"
-#include "hasten/checkpoint/optimizer_state.h"
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
@@ -74,14 +74,16 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       advice(operations->logger("accelerator")),
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
-      context(layout.context(), {.by_heads = layout.sizes().sp > 1, .strict = options.parallel.strict}),
+      context(
+          layout.context(),
+          {.by_heads = layout.sizes().sp > 1, .balance = options.parallel.balance, .strict = options.parallel.strict}),
       pipelines(layout, stage_layers(*plugins)) {
   start(read.environment);
 }
 
 void AcceleratorState::start(const Environment& environment) {
   if (comm::meetings_of(process().group())) require_survivable(options, layout, *plugins, environment, process());
-  plugins->log_notes(operations->logger("shard"));
+  plugins->log_notes([this](const char* subject) { return operations->logger(subject); });
   sharding = parallel::make_sharding(layout.data(), shard_options(options, layout), *gradients, options.optimizer,
                                      plugins->splits_later());
   if (options.seed) process::set_seed(process(), *options.seed);
@@ -357,21 +359,8 @@ void AcceleratorState::place_optimizers() {
 
 void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& optimizer) const {
   if (layout.tensor().world_size() == 1 && layout.sizes().pp == 1) return;
-  const auto* const codec = checkpoint::find_codec(optimizer);
-  const std::string name = codec == nullptr ? "" : codec->name;
-  if (name != "Lamb" && name != "NovoGrad" && name != "LBFGS") return;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const bool is_cut = parallel::placed_by(parameter) != nullptr;
-      // NovoGrad has a norm a parameter, and a stage has whole ones.
-      const bool is_elsewhere = parallel::staged_by(parameter) != nullptr && name != "NovoGrad";
-      if (!is_cut && !is_elsewhere) continue;
-      const std::string axis = is_cut ? text("tp = ", layout.sizes().tp) : text("pp = ", layout.sizes().pp);
-      throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, name, " with ", axis,
-                       ": it needs norms of ", is_cut ? "whole" : "all",
-                       " parameters, and this rank has parts. Use AdamW.");
-    }
-  }
+  hasten::require_steps_of_parts(optimizer, {layout.sizes().tp, layout.sizes().pp},
+                                 {"accelerator", process().rank(), process().world_size()});
 }
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {

@@ -278,12 +278,13 @@ bool Plugins::splits_later() const noexcept {
   return plugins_.size() > 1;
 }
 
-void Plugins::log_notes(const Logger& logger) const {
+void Plugins::log_notes(const std::function<Logger(const char* subject)>& logger_of) const {
   const auto print_notes = [&](const char* of, const std::vector<std::string>& notes) {
-    for (const auto& note : notes) logger.info(text(of, ": ", note, '.'));
+    for (const auto& note : notes) logger_of("shard").info(text(of, ": ", note, '.'));
   };
   if (fsdp_) print_notes("FSDP", fsdp_->notes);
   if (megatron_) {
+    const Logger logger = logger_of("megatron");
     for (const auto& line : megatron_->remarks()) logger.warning(line);
     for (const auto& note : megatron_notes(*megatron_)) logger.info(text("Megatron-LM: ", note, '.'));
   }

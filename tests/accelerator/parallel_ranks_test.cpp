@@ -77,6 +77,10 @@ TEST(ParallelOptions, CutSequencesBesideCutAndSplitParameters) {
   expect_training_as_one_process({.parallel = {.dp_replicate = 2, .sp = 2}}, 4, 2);
   expect_training_as_one_process({.parallel = {.dp_shard = 2, .cp = 2}}, 4, 2);
 }
+TEST(ParallelOptions, BalanceSequencesOfAModelThatTrainsAsOnOneProcess) {
+  expect_training_as_one_process({.parallel = {.cp = 4, .balance = true}}, 4, 1);
+  expect_training_as_one_process({.parallel = {.dp_shard = 2, .cp = 2, .balance = true}}, 4, 2);
+}
 
 TEST(ParallelOptions, TakeTheSizesOfTheLauncher) {
   const auto nets = same_nets(2);
@@ -159,6 +163,7 @@ std::string first_words(const AcceleratorOptions& options, int world) {
 TEST(ParallelOptions, RefuseWhatDoesNotFit) {
   EXPECT_THAT(first_words({.parallel = {.tp = 4}}, 2), HasSubstr("tp"));
   EXPECT_THAT(first_words({.parallel = {.cp = 2, .sp = 2}}, 4), HasSubstr("sp"));
+  EXPECT_THAT(first_words({.parallel = {.sp = 2, .balance = true}}, 2), HasSubstr("balance with by_heads (sp)"));
 }
 
 }  // namespace

@@ -217,6 +217,40 @@ TEST(Pipelines, GiveOutputsAndStatesOnEveryRank) {
   });
 }
 
+// Lamb has a norm a parameter, and a stage has whole ones. Its clipping by the norm of all is clip_grad_norm_'s.
+TEST(Pipelines, StepWithLambAsOnOneProcess) {
+  const auto batch = parallel_batch();
+  const auto loss = [](auto& model, const Pair& part) {
+    return language_loss(model(part.first, at::Tensor(), nullptr), part.second);
+  };
+  const auto nets = staged_nets(3);
+  optim::Lamb alone(nets[2]->parameters(), optim::LambOptions(1e-2).max_grad_norm(0.5));
+  for (int step = 0; step < 3; ++step) {
+    alone.zero_grad();
+    language_loss(nets[2]->forward(batch.x, {}, nullptr), batch.y).backward();
+    alone.step();
+  }
+
+  run_ranks(2, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.parallel = {.pp = 2, .microbatches = 4}});
+    auto net = nets[static_cast<size_t>(process.rank())];
+    optim::Lamb lamb(net->parameters(), optim::LambOptions(1e-2).max_grad_norm(0));
+    auto [model, optimizer] = accelerator.prepare(net, lamb);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      accelerator.forward_backward(Pair(batch.x, batch.y),
+                                   [&, &model = model](const Pair& part) { return loss(model, part); });
+      accelerator.clip_grad_norm_(net->parameters(), 0.5);
+      optimizer.step();
+    }
+    const auto expected = nets[2]->named_parameters();
+    for (const auto& item : net->named_parameters()) {
+      const at::Tensor whole = parallel::gather_parameter(item.value());
+      EXPECT_LT((whole - expected[item.key()]).abs().max().item<double>(), 1e-3) << item.key();
+    }
+  });
+}
+
 TEST(Pipelines, RefuseWhatDoesNotFit) {
   const auto words = [](const AcceleratorOptions& options, const auto& fn) {
     return run_ranks_collecting(2, [&](process::Process& process) {
@@ -242,7 +276,8 @@ TEST(Pipelines, RefuseWhatDoesNotFit) {
                       optim::Lamb lamb(model.unwrap()->parameters(), optim::LambOptions(1e-3));
                       auto optimizer = accelerator.prepare(lamb);
                     }),
-              HasSubstr("Lamb with pp = 2: it needs norms of all parameters"));
+              HasSubstr("Lamb with pp = 2: it needs norms of all parameters, and this rank has parts. Set "
+                        "max_grad_norm(0), and call accelerator.clip_grad_norm_"));
   EXPECT_THAT(words(stages,
                     [](const auto& accelerator, auto& model) {
                       optim::NovoGrad novograd(model.unwrap()->parameters(), optim::NovoGradOptions(1e-3));

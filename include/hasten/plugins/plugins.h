@@ -47,8 +47,9 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   bool takes_objects() const noexcept;
   /// Returns true if any of several plugins splits something, so that an object for it is needed.
   bool splits_later() const noexcept;
-  /// Lines on settings that mean something else here.
-  void log_notes(const Logger& logger) const;
+  /// Lines on settings that mean something else here. `logger_of` gives the logger of a subject: "shard" for FSDP and
+  /// DeepSpeed, "megatron".
+  void log_notes(const std::function<Logger(const char* subject)>& logger_of) const;
 
   /// Returns the selected plugin. Throws: UsageError without DeepSpeed.
   const plan::DeepSpeedSettings& selected() const;

@@ -13,11 +13,18 @@
 namespace hasten::parallel {
 
 ContextParallel::ContextParallel(comm::Group group, const ContextParallelOptions& options) {
+  if (options.balance && options.by_heads) {
+    throw UsageError(Origin{"context", group.rank(), group.world_size()},
+                     "balance with by_heads (sp): each rank has all positions of some heads in attention, which is as "
+                     "much work on each rank. Leave balance out, or use cp.");
+  }
   if (group.world_size() == 1) return;
   const auto attention = options.by_heads ? tensor::SequenceAttention::kHeads : tensor::SequenceAttention::kGather;
-  axis_ = tensor::make_axis(
-      std::move(group),
-      {.name = options.by_heads ? "sp" : "cp", .order = 1, .strict = options.strict, .attention = attention});
+  axis_ = tensor::make_axis(std::move(group), {.name = options.by_heads ? "sp" : "cp",
+                                               .order = 1,
+                                               .strict = options.strict,
+                                               .attention = attention,
+                                               .zigzag = options.balance});
 }
 
 at::Tensor ContextParallel::cut(const at::Tensor& whole, int64_t dim) const {
@@ -28,11 +35,13 @@ at::Tensor ContextParallel::cut(const at::Tensor& whole, int64_t dim) const {
     throw UsageError(origin, "dimension ", dim, " of a tensor of ", whole.dim(), "; expected one that is there.");
   }
   const int64_t size = whole.size(place);
-  if (size % axis_->num_parts() != 0) {
-    throw UsageError(origin, "a sequence of ", size, ", which ", axis_->options().name, " = ", axis_->num_parts(),
-                     " does not divide. Pad it to a multiple of ", axis_->num_parts(), ".");
+  const bool zigzag = axis_->options().zigzag;
+  const int64_t pieces = (zigzag ? 2 : 1) * axis_->num_parts();
+  if (size % pieces != 0) {
+    throw UsageError(origin, "a sequence of ", size, ", which ", zigzag ? "2 * " : "", axis_->options().name, " = ",
+                     pieces, " does not divide", zigzag ? " (balance)" : "", ". Pad it to a multiple of ", pieces, ".");
   }
-  const Cut cut{place, 1};
+  const Cut cut{place, zigzag ? 2 : 1};
   return axis_->wrap(tensor::exchange(*axis_, whole, {tensor::ExchangeKind::kSlice, cut, size}), cut, size);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
 
 #include <atomic>
 #include <utility>
@@ -50,6 +51,30 @@ void CutAxis::require_intact() const {
                      "' were replaced after prepare (to(), set_data), so that it is no longer known as a part. Move or "
                      "convert the model before prepare.");
   }
+}
+
+at::Tensor CutAxis::cut_whole(const at::Tensor& whole, const Cut& cut, int part) const {
+  if (!options_.zigzag) return cut_tensor(whole, cut, num_parts(), part);
+  const int64_t block = whole.size(cut.dim) / cut.blocks;
+  std::vector<at::Tensor> pieces;
+  for (int64_t i = 0; i < cut.blocks; ++i) {
+    const auto own = parallel::part_of(block, num_parts(), i % 2 == 0 ? part : num_parts() - 1 - part);
+    pieces.push_back(whole.narrow(cut.dim, i * block + own.begin, own.size()));
+  }
+  return at::cat(pieces, cut.dim);
+}
+
+at::Tensor CutAxis::join(const std::vector<at::Tensor>& parts, const Cut& cut) const {
+  if (!options_.zigzag) return join_parts(parts, cut);
+  std::vector<at::Tensor> pieces;
+  for (int64_t i = 0; i < cut.blocks; ++i) {
+    for (int rank = 0; rank < num_parts(); ++rank) {
+      const at::Tensor& part = parts[static_cast<size_t>(i % 2 == 0 ? rank : num_parts() - 1 - rank)];
+      const int64_t own = part.size(cut.dim) / cut.blocks;
+      pieces.push_back(part.narrow(cut.dim, i * own, own));
+    }
+  }
+  return at::cat(pieces, cut.dim);
 }
 
 at::Tensor CutAxis::wrap(at::Tensor local, const Cut& cut, int64_t size) {

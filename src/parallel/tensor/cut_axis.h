@@ -47,6 +47,9 @@ struct AxisOptions {
   /// An operator without a rule is refused, and not carried out on whole values.
   bool strict = false;
   SequenceAttention attention = SequenceAttention::kGather;
+  /// Of each second block, counted from 0, the ranks have their parts in reverse order. Cuts have an even number of
+  /// blocks then. So of a sequence of two blocks a rank has a part of its beginning and one of its end.
+  bool zigzag = false;
 };
 
 /// An operator's argument, as a rule reads it.
@@ -90,6 +93,12 @@ class CutAxis : public interception::Interceptor,
   void add(const std::string& name, const at::Tensor& parameter, Placement placement);
   /// Throws: UsageError for a parameter whose values were replaced since (to(), set_data), which loses its record.
   void require_intact() const;
+
+  /// Returns the number of blocks that views, slices and pieces keep together.
+  int64_t blocks_together() const noexcept { return options_.zigzag ? 2 : 1; }
+  /// Returns a rank's part of a whole value; the whole value of all ranks' parts, by rank.
+  at::Tensor cut_whole(const at::Tensor& whole, const Cut& cut, int part) const;
+  at::Tensor join(const std::vector<at::Tensor>& parts, const Cut& cut) const;
 
   /// Returns the global tensor of a part; the part itself for a cut of nothing. `size`: of the cut dimension.
   at::Tensor wrap(at::Tensor local, const Cut& cut, int64_t size);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
@@ -48,7 +49,7 @@ at::Tensor gathered(CutAxis& axis, const at::Tensor& part, const Exchange& what)
   if (!divides_evenly(what.size, what.cut.blocks, axis.num_parts())) {
     auto parts = group.all_gather(part.movedim(what.cut.dim, 0).contiguous());
     for (auto& one : parts) one = one.movedim(0, what.cut.dim);
-    return join_parts(parts, what.cut);
+    return axis.join(parts, what.cut);
   }
   const at::Tensor mine = part.contiguous();
   const bool in_order = what.cut.dim == 0 && what.cut.blocks == 1;
@@ -60,16 +61,21 @@ at::Tensor gathered(CutAxis& axis, const at::Tensor& part, const Exchange& what)
   }
   const at::Tensor all = at::empty(sizes, mine.options());
   group.all_gather_into_(all, in_order ? mine : mine.unsqueeze(0));
-  return in_order ? all : join_parts(all.unbind(0), what.cut);
+  return in_order ? all : axis.join(all.unbind(0), what.cut);
 }
 
 // A rank's part of the sum of all ranks' values.
 at::Tensor reduce_scattered(CutAxis& axis, const at::Tensor& whole, const Exchange& what) {
   const auto& group = axis.group();
-  if (what.cut.blocks > 1 || !divides_evenly(what.size, 1, axis.num_parts())) {
+  if (!divides_evenly(what.size, what.cut.blocks, axis.num_parts())) {
     const at::Tensor sum = whole.contiguous().clone();
     group.all_reduce_(sum);
-    return cut_tensor(sum, what.cut, axis.num_parts(), axis.part()).contiguous();
+    return axis.cut_whole(sum, what.cut, axis.part()).contiguous();
+  }
+  if (what.cut.blocks > 1) {
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < axis.num_parts(); ++rank) parts.push_back(axis.cut_whole(whole, what.cut, rank));
+    return group.reduce_scatter(at::stack(parts)).squeeze(0);
   }
   if (what.cut.dim == 0) return group.reduce_scatter(whole.contiguous());
   const at::Tensor rows = whole.movedim(what.cut.dim, 0).contiguous();
@@ -109,7 +115,7 @@ at::Tensor carried_out(CutAxis& axis, const at::Tensor& x, const Exchange& what)
     case ExchangeKind::kReduceScatter:
       return reduce_scattered(axis, x, what);
     case ExchangeKind::kSlice:
-      return cut_tensor(x, what.cut, axis.num_parts(), axis.part()).contiguous();
+      return axis.cut_whole(x, what.cut, axis.part()).contiguous();
     case ExchangeKind::kMove:
       return moved(axis, x, what);
   }

@@ -1,9 +1,12 @@
 // The rule of scaled dot-product attention: on heads, or on a sequence. See rules.h.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "hasten/core/error.h"
 #include "parallel/tensor/rules.h"
@@ -11,7 +14,7 @@
 namespace hasten::parallel::tensor {
 namespace {
 
-constexpr size_t kMask = 3, kDropout = 4, kCausal = 5;
+constexpr size_t kMask = 3, kDropout = 4, kCausal = 5, kScale = 6, kGroups = 7;
 
 // The rows of a mask that belong to a rank's queries; masks that say the same of all queries stay.
 at::Tensor mask_part(RuleCall& call, const Argument& queries) {
@@ -22,18 +25,15 @@ at::Tensor mask_part(RuleCall& call, const Argument& queries) {
   return call.part(mask, {dim, queries.cut.blocks});
 }
 
-at::Tensor attend(RuleCall& call, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+// With the call's dropout, scale and groups of heads; the call stays as it is.
+at::Tensor attend(const RuleCall& call, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                   const at::Tensor& mask, bool is_causal) {
-  call[0] = queries;
-  call[1] = keys;
-  call[2] = values;
-  call[kMask] = mask.defined() ? c10::IValue(mask) : c10::IValue();
-  call[kCausal] = is_causal;
-  if (call[kDropout].toDouble() > 0) {
-    const CutAxis::OwnRandom own(call.axis, queries.device());
-    return call.call();
-  }
-  return call.call();
+  const double dropout = call[kDropout].toDouble();
+  std::optional<CutAxis::OwnRandom> own;
+  if (dropout > 0) own.emplace(call.axis, queries.device());
+  return at::scaled_dot_product_attention(
+      queries, keys, values, mask.defined() ? std::optional(mask) : std::nullopt, dropout, is_causal,
+      call[kScale].isNone() ? std::nullopt : std::optional(call[kScale].toDouble()), call[kGroups].toBool());
 }
 
 // Heads or batch entries of a rank: nothing is exchanged.
@@ -52,19 +52,48 @@ void on_heads(RuleCall& call, const Argument& queries) {
   call.give(call.wrap(attend(call, queries.local, k, v, mask, is_causal), queries.cut, size));
 }
 
+// Positions of a sequence that a rank has, block by block.
+std::vector<CutInterval> own_positions(const RuleCall& call, const Argument& queries) {
+  const int64_t blocks = queries.cut.blocks, block = queries.cut_size() / blocks;
+  std::vector<CutInterval> own;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const bool turns = call.axis.options().zigzag && i % 2 == 1;
+    const int part = turns ? call.axis.num_parts() - 1 - call.axis.part() : call.axis.part();
+    const auto in_block = part_of(block, call.axis.num_parts(), part);
+    own.push_back({i * block + in_block.begin, i * block + in_block.end});
+  }
+  return own;
+}
+
+// Queries at some positions over the keys up to the last of them: what lies behind is masked for all.
+at::Tensor attend_before(const RuleCall& call, const at::Tensor& queries, const at::Tensor& keys,
+                         const at::Tensor& values, const CutInterval& at) {
+  const int64_t dim = keys.dim() - 2, end = std::min(at.end, keys.size(dim));
+  const at::Tensor k = keys.narrow(dim, 0, end), v = values.narrow(dim, 0, end);
+  if (at.begin == 0) return attend(call, queries, k, v, {}, true);
+  const auto options = at::TensorOptions(at::kLong).device(queries.device());
+  const at::Tensor rows = at::arange(at.begin, at.end, options).unsqueeze(1);
+  return attend(call, queries, k, v, at::arange(0, end, options).unsqueeze(0).le(rows), false);
+}
+
 // A rank's queries over the keys of all.
 void gather_keys(RuleCall& call, const Argument& queries) {
   const Argument keys = call.argument(1), values = call.argument(2);
-  const int64_t size = queries.size(queries.cut.dim);
+  const int64_t dim = queries.cut.dim, size = queries.size(dim);
   const at::Tensor k = call.whole_for_parts(keys), v = call.whole_for_parts(values);
-  at::Tensor mask = mask_part(call, queries);
-  if (call[kCausal].toBool()) {
-    const auto own = call.axis.part_of(size);
-    const auto options = at::TensorOptions(at::kLong).device(queries.local.device());
-    const at::Tensor rows = at::arange(own.begin, own.end, options).unsqueeze(1);
-    mask = at::arange(0, keys.size(queries.cut.dim), options).unsqueeze(0).le(rows);
+  const at::Tensor mask = mask_part(call, queries);
+  // libtorch refuses both.
+  if (!call[kCausal].toBool() || mask.defined())
+    return call.give(call.wrap(attend(call, queries.local, k, v, mask, call[kCausal].toBool()), queries.cut, size));
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (const CutInterval& own : own_positions(call, queries)) {
+    if (own.size() == 0) continue;
+    parts.push_back(attend_before(call, queries.local.narrow(dim, begin, own.size()), k, v, own));
+    begin += own.size();
   }
-  call.give(call.wrap(attend(call, queries.local, k, v, mask, false), queries.cut, size));
+  const at::Tensor out = parts.size() == 1 ? parts.front() : at::cat(parts, dim);
+  call.give(call.wrap(out, queries.cut, size));
 }
 
 // All positions of some heads, then back.

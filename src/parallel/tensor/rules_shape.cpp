@@ -23,7 +23,7 @@ void view_rule(RuleCall& call) {
   if (!call[1].isIntList()) return call.call_on_whole();
   auto sizes = inferred(call[1].toIntVector(), x.sizes);
   const auto cut = cut_of_view(x.sizes, x.cut, sizes, call.axis.num_parts());
-  if (!cut) {
+  if (!cut || cut->blocks % call.axis.blocks_together() != 0) {
     call.axis.note_gathered(call.op);
     return call.give(call.whole(x).reshape(sizes));
   }
@@ -112,6 +112,11 @@ void unbind_rule(RuleCall& call) {
   call.give(parts);
 }
 
+// The size at whose multiples pieces of a cut dimension may begin.
+int64_t piece_unit(const RuleCall& call, const Argument& x) {
+  return x.cut_size() / x.cut.blocks * call.axis.blocks_together();
+}
+
 // Pieces of `size` along a dimension; along the cut one at the borders of blocks.
 void give_pieces(RuleCall& call, const Argument& x, int64_t size, int64_t dim) {
   std::vector<at::Tensor> pieces;
@@ -120,7 +125,7 @@ void give_pieces(RuleCall& call, const Argument& x, int64_t size, int64_t dim) {
     return call.give(pieces);
   }
   const int64_t block = x.cut_size() / x.cut.blocks;
-  if (size == 0 || size % block != 0) return call.call_on_whole();
+  if (size == 0 || size % piece_unit(call, x) != 0) return call.call_on_whole();
   const int64_t own = x.local.size(dim) / x.cut.blocks * (size / block);
   int64_t left = x.cut_size();
   for (auto& piece : x.local.split(std::max<int64_t>(own, 1), dim)) {
@@ -141,8 +146,8 @@ void chunk_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   const int64_t num = call.integer(1), dim = call.dim(2, x.dim());
   const int64_t size = x.sizes[static_cast<size_t>(dim)];
-  const int64_t block = x.cut_size() / x.cut.blocks, piece = (size + num - 1) / num;
-  if (dim == x.cut.dim && (piece == 0 || piece % block != 0)) {
+  const int64_t piece = (size + num - 1) / num;
+  if (dim == x.cut.dim && (piece == 0 || piece % piece_unit(call, x) != 0)) {
     call.axis.note_gathered(call.op);
     return call.give(call.whole(x).chunk(num, dim));
   }
@@ -155,8 +160,8 @@ void split_with_sizes_rule(RuleCall& call) {
   const int64_t dim = call.dim(2, x.dim());
   const bool along = dim == x.cut.dim;
   const int64_t block = x.cut_size() / x.cut.blocks;
-  const bool fits =
-      std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size > 0 && size % block == 0; });
+  const bool fits = std::all_of(sizes.begin(), sizes.end(),
+                                [unit = piece_unit(call, x)](int64_t size) { return size > 0 && size % unit == 0; });
   if (along && !fits) return call.call_on_whole();
   const int64_t own_block = x.local.size(x.cut.dim) / x.cut.blocks;
   std::vector<at::Tensor> pieces;
@@ -180,8 +185,8 @@ void slice_rule(RuleCall& call) {
   const int64_t begin = place(2, 0), end = std::max(begin, place(3, size));
   if (dim != x.cut.dim) return call.give(call.wrap(x.local.slice(dim, begin, end, step), x.cut, x.cut_size()));
   if (step == 1 && begin == 0 && end == size) return call.give(call.wrap(x.local.alias(), x.cut, size));
-  const int64_t block = size / x.cut.blocks;
-  if (step != 1 || begin % block != 0 || end % block != 0 || end == begin) return call.call_on_whole();
+  const int64_t block = size / x.cut.blocks, unit = piece_unit(call, x);
+  if (step != 1 || begin % unit != 0 || end % unit != 0 || end == begin) return call.call_on_whole();
   const int64_t own = x.local.size(dim) / x.cut.blocks;
   call.give(
       call.wrap(x.local.slice(dim, begin / block * own, end / block * own), {dim, (end - begin) / block}, end - begin));

@@ -21,6 +21,9 @@ struct ContextParallelOptions {
   /// Attention deals out heads (sp, Ulysses); the ranks must divide their number. False: keys and values are gathered
   /// (cp).
   bool by_heads = false;
+  /// Of 2 * ranks parts of a sequence rank r has the r-th from the beginning and the r-th from the end (zigzag). So
+  /// causal attention is as much work on each rank. Not with `by_heads`, where it is so anyway.
+  bool balance = false;
   /// An operator without a rule is refused.
   bool strict = false;
 };
@@ -28,12 +31,13 @@ struct ContextParallelOptions {
 /// A value handle. Values that it has cut keep what they need of it.
 class ContextParallel {
  public:
+  /// Throws: UsageError for `balance` with `by_heads`.
   explicit ContextParallel(comm::Group group, const ContextParallelOptions& options = {});
 
   /// Returns a value of the same sizes, of which this rank computes a part along `dim`. All ranks give the same whole
   /// value, such as token ids and targets. In a group of one: the value itself.
   /// Collective: no; what is computed of it is. Throws: UsageError for a dimension that is not there, or a
-  /// size that the ranks do not divide.
+  /// size that the ranks (with `balance` twice the ranks) do not divide.
   at::Tensor cut(const at::Tensor& whole, int64_t dim) const;
 
   ParallelCounts counts() const;

@@ -19,6 +19,9 @@ struct ParallelOptions {
   int dp_shard = 1;
   /// Ranks that hold parts of a sequence: keys and values are gathered (cp), or heads are dealt out meanwhile (sp).
   int cp = 1, sp = 1;
+  /// With cp: each rank has a part of the beginning and one of the end of a sequence. Causal attention is as much work
+  /// on each rank then. The length is a multiple of 2 * cp.
+  bool balance = false;
   /// With cp or sp: the dimension of the sequence in the first tensor that `model(x)` gets. It is cut there.
   int64_t sequence_dim = 1;
   /// Ranks that hold parts of the layers.

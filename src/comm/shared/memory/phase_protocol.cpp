@@ -1,6 +1,8 @@
 // See phase_protocol.h.
 #include "comm/shared/memory/phase_protocol.h"
 
+#include <string>
+
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
@@ -8,11 +10,20 @@ namespace hasten::comm::shared {
 void PeerMonitor::check_presence(int peer) const {
   if (closed()) throw std::runtime_error("this rank has closed the group");
   if (segment_->block(peer).presence.load() == Presence::kLeft) {
-    throw std::runtime_error(text("rank ", names_.of(peer), " has left the group"));
+    throw std::runtime_error(text("rank ", names_.of(peer), " has left the group", words_of_others(peer)));
   }
   if (!segment_->lives(peer)) {
-    throw std::runtime_error(text("the process of rank ", names_.of(peer), " has ended"));
+    throw std::runtime_error(text("the process of rank ", names_.of(peer), " has ended", words_of_others(peer)));
   }
+}
+
+std::string PeerMonitor::words_of_others(int peer) const {
+  std::vector<int> ended;
+  for (int other = 0; other < segment_->layout().world_size; ++other) {
+    const bool is_here = other != peer && segment_->block(other).presence.load() == Presence::kHere;
+    if (is_here && !segment_->lives(other)) ended.push_back(other);
+  }
+  return ended.empty() ? "" : text("; ended without leaving it: rank ", names_.of(ended));
 }
 
 void PeerMonitor::check_time(Clock::time_point deadline, const std::vector<int>& missing) const {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/backend/backend.h"
@@ -28,7 +29,8 @@ class PeerMonitor {
   /// Deadlines that are asked for later lie this far ahead.
   void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
 
-  /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group.
+  /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group. The words
+  /// name other ranks, too, whose processes ended in the group: a peer may have left because of them.
   void check_presence(int peer) const;
   /// Throws: Backend::TimedOut after the deadline. `missing` names the ranks that are waited for.
   void check_time(Clock::time_point deadline, const std::vector<int>& missing) const;
@@ -37,6 +39,8 @@ class PeerMonitor {
   bool closed() const noexcept { return closed_.load(); }
 
  private:
+  std::string words_of_others(int peer) const;
+
   std::shared_ptr<Segment> segment_;
   std::atomic<std::chrono::milliseconds> timeout_;
   RankNames names_;
