@@ -1,4 +1,4 @@
-"""torch.distributed over Gloo on the work of bench_collectives.cpp: blocking collectives by size.
+"""torch.distributed over Gloo, or over the module, on the work of bench_collectives.cpp: blocking collectives by size.
 
 Start it with `python -m torch.distributed.run --standalone --nproc-per-node 2 collectives.py`. Rank 0 prints one JSON
 object of milliseconds per call.
@@ -64,10 +64,13 @@ def main():
     parser.add_argument("--calls", type=int, default=200, help="of the small ones; the large ones a tenth of it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0, help="small all-reduces beside so many busy programs")
+    parser.add_argument("--backend", choices=["gloo", "hasten"], default="gloo", help="hasten: over the package of docs/python.md")
     options = parser.parse_args()
 
+    if options.backend == "hasten":
+        import hasten  # noqa: F401 - registers the backend
     torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo")
+    dist.init_process_group(options.backend)
     times = {}
     warm_up = torch.ones(MEGABYTE // 4)
     for _ in range(options.calls):
