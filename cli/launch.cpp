@@ -15,6 +15,7 @@
 #include "hasten/launch/plan/affinity.h"
 #include "hasten/launch/plan/compose_environment.h"
 #include "hasten/launch/plan/missing_devices.h"
+#include "hasten/launch/plan/unknown_words.h"
 #include "hasten/launch/remote/remote_run.h"
 #include "hasten/launch/run/elastic_run.h"
 #include "hasten/launch/run/local_run.h"
@@ -104,8 +105,10 @@ int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settin
 
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine, const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
-  if (const auto missing = launcher::missing_devices(settings, machine, environment); !missing.empty())
-    launcher::refuse("launch", missing, "See hasten launch --help.");
+  std::vector<std::string> problems = launcher::missing_devices(settings, machine, environment);
+  for (std::string& word : launcher::unknown_words(settings)) problems.push_back(std::move(word));
+  if (!problems.empty()) launcher::refuse("launch", problems, "See hasten launch --help.");
+  for (const std::string& note : launcher::options_without_effect(settings)) std::cerr << "[launch] " << note << "\n";
   if (plan.run.run_id.empty()) plan.run.run_id = made_up_name();
   const Program program = launcher::find_program(words, environment, program_kind(settings));
   const std::vector<std::set<int>> cpus = bindings(settings, machine, plan);

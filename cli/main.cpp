@@ -10,6 +10,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/version.h"
 #include "hasten/launch/base/standard_descriptors.h"
+#include "hasten/launch/options/option_table.h"
 #include "trace.h"
 #include "verify.h"
 
@@ -69,6 +70,13 @@ int run_help(const std::vector<std::string>& words, const std::function<int(cons
   return run({words[1], "--help"});
 }
 
+// A program's path, or an option of `hasten launch`.
+bool belongs_to_launch(const std::string& word) {
+  if (!word.starts_with("-")) return word.find('/') != std::string::npos || word.ends_with(".py");
+  const std::string name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  return word == "-n" || hasten::launcher::find_option(hasten::launcher::launch_options(), name) != nullptr;
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) {
     std::cerr << help();
@@ -86,7 +94,7 @@ int run(const std::vector<std::string>& words) {
   }
   const bool is_option = name.starts_with("-");
   std::string guess = hasten::did_you_mean(name, names);
-  if (guess.empty()) guess = "; see hasten --help";
+  if (guess.empty()) guess = belongs_to_launch(name) ? "; hasten launch starts programs" : "; see hasten --help";
   std::cerr << "hasten: unknown " << (is_option ? "option" : "command") << " '" << name << "'" << guess << "\n";
   return 2;
 }

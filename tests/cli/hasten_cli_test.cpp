@@ -83,6 +83,8 @@ TEST(Hasten, AnUnknownCommandOrOptionIsAnsweredWithTheNearest) {
   EXPECT_EQ(hasten_with({"lanch", "-n", "2"}).err, "hasten: unknown command 'lanch', did you mean 'launch'?\n");
   EXPECT_EQ(hasten_with({"--verson"}).err, "hasten: unknown option '--verson', did you mean '--version'?\n");
   EXPECT_EQ(hasten_with({"dance"}).err, "hasten: unknown command 'dance'; see hasten --help\n");
+  EXPECT_EQ(hasten_with({"-n", "2", "./train"}).err, "hasten: unknown option '-n'; hasten launch starts programs\n");
+  EXPECT_EQ(hasten_with({"./train"}).err, "hasten: unknown command './train'; hasten launch starts programs\n");
   EXPECT_EQ(hasten_with({"dance"}).exit_code, 2);
 }
 
