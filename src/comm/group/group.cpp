@@ -14,6 +14,7 @@
 #include "comm/backend/mpi.h"
 #include "comm/group/group_impl.h"
 #include "comm/group/split.h"
+#include "comm/types/call_advice.h"
 #include "hasten/comm/types/wait_check.h"
 #include "hasten/core/env.h"
 
@@ -278,7 +279,11 @@ void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
     throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
     broken_ = true;
-    throw CommError(origin(), name_of(kind), explain(name_of(kind) + label.in_brackets(), error.what()));
+    std::string words = explain(name_of(kind) + label.in_brackets(), error.what());
+    const std::string_view purpose = label.words.data();
+    if (is_of_all_ranks(purpose) && words.find("has left the group") != std::string::npos)
+      words += text(' ', purpose, " is a call of all ranks: make it on every rank, not behind is_main_process().");
+    throw CommError(origin(), name_of(kind), words);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "comm/types/call_advice.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/text.h"
 
@@ -81,7 +82,8 @@ std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank)
     if (by_rank[0].sequence != by_rank[rank].sequence) {
       what += text(" (operations number ", by_rank[0].sequence, " and ", by_rank[rank].sequence, " of the group)");
     }
-    return text(what, ". ", kSameCalls, '.');
+    const std::string advice = advice_on("0", by_rank[0].label, text(rank), by_rank[rank].label);
+    return text(what, ". ", advice, kSameCalls, '.');
   }
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include "comm/types/call_advice.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm {
@@ -36,7 +37,7 @@ Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root, i
 std::string difference(const std::string& rank, const Header& call, const std::string& other_rank,
                        const Header& other_call) {
   return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ", describe(other_call), ". ",
-              kSameCalls);
+              advice_on(rank, call.label, other_rank, other_call.label), kSameCalls);
 }
 
 }  // namespace hasten::comm

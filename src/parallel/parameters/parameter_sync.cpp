@@ -37,7 +37,9 @@ std::optional<DifferentValue> first_different_value(const std::vector<std::pair<
                                                     const comm::Group& group) {
   std::vector<at::Tensor> values;
   for (const auto& [name, tensor] : tensors) values.push_back(tensor);
-  const comm::Purpose purpose("comparison of parameters");
+  // The call that asks for it (save_state, end_training) has a name that the program knows.
+  const auto outer = comm::Purpose::current();
+  const comm::Purpose purpose(outer.text != nullptr ? outer : comm::Purpose::Words{"comparison of parameters"});
   const auto all = group.all_gather(checksums(values));
   for (size_t i = 0; i < tensors.size(); ++i) {
     DifferentValue found{tensors[i].first, {}};

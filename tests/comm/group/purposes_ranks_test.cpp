@@ -45,6 +45,32 @@ TEST(SharedMemoryPurposeRanks, CallsThatDifferAreNamedByWhatTheyAreForWithARemed
   }
 }
 
+// if (is_main_process()) save_state(): the others are in their next backward.
+TEST(SharedMemoryPurposeRanks, ACallOfAllRanksThatOneMakesAloneIsNamedWithItsRemedy) {
+  for (const bool check : {false, true}) {
+    for (const auto backend : {BackendKind::kSharedMemory, BackendKind::kGloo}) {
+      const auto words = run_ranks_collecting(
+          2,
+          [](Process& process) {
+            at::Tensor values = torch::ones({8});
+            if (process.rank() == 0) {
+              const Purpose purpose("save_state");
+              process.group().broadcast_(values, 0);
+            } else {
+              const Purpose purpose("gradients, bucket", 0);
+              process.group().all_reduce_(values);
+            }
+          },
+          over(backend, check));
+
+      EXPECT_THAT(words,
+                  Each(HasSubstr("save_state is a call of all ranks, and rank 0 made it where rank 1 did not. Make "
+                                 "it on every rank at the same place, not behind is_main_process(). ")))
+          << "check " << check;
+    }
+  }
+}
+
 TEST(SharedMemoryPurposeRanks, ACallWithoutPurposeIsNamedByItsLine) {
   const auto words = run_ranks_collecting(
       2,
