@@ -31,6 +31,8 @@ const char* remedy_of(int code) {
     case EMFILE:
     case ENFILE:
       return " Raise ulimit -n.";
+    case EEXIST:
+      return " Something else has its name: remove it, or choose another path.";
     case ENOENT:
     case ENOTDIR:
     case ENAMETOOLONG:

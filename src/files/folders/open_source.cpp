@@ -10,6 +10,7 @@
 #include "files/base/named_source.h"
 #include "files/base/origin.h"
 #include "files/folders/weight_search.h"
+#include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 #include "hasten/files/folders/dcp_folder.h"
 #include "hasten/files/folders/deepspeed_folder.h"
@@ -258,7 +259,8 @@ TensorSourcePtr numbered_part(const std::string& folder, const std::string& part
        {stem + suffix + ".safetensors", text("pytorch_", stem, suffix, ".bin"), stem + suffix + ".bin"}) {
     if (has_entry(folder, name)) return open_files({.files = {(fs::path(folder) / name).string()}}, folder);
   }
-  throw UsageError(kOrigin, "'", folder, "' has no part '", part, "'; it has ", join(files_in(folder)), ".");
+  throw UsageError(kOrigin, "'", folder, "' has no part '", part, "'; it has ", core::listing(files_in(folder)),
+                   ". Name a part by its file without the end (model, model_1, optimizer).");
 }
 
 TensorSourcePtr open_deepspeed(const std::string& path, const SourceOptions& options) {

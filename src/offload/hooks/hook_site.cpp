@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/hooks/script_site.h"
@@ -83,7 +84,8 @@ std::shared_ptr<torch::nn::Module> child_at(torch::nn::Module& root, const std::
   }
   std::vector<std::string> names;
   for (const auto& item : root.named_modules("", false)) names.push_back(item.key());
-  throw UsageError(Origin{"offload"}, "there is no module '", name, "'", guess_end(name, names));
+  throw UsageError(Origin{"offload"}, "there is no module '", name, "'", guess_end(name, names), " Its modules are ",
+                   core::listing(names), ".");
 }
 
 std::string parent_of(const std::string& name) {

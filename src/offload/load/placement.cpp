@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "hasten/core/error.h"
+#include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 #include "hasten/files/folders/catalog.h"
 #include "hasten/offload/map/unclaimed.h"
@@ -151,7 +152,8 @@ class PlacementPlan {
     for (const auto& item : module_.named_modules("", /*include_self=*/false)) names.push_back(item.key());
     for (const auto& [block, placement] : options_.per_block) {
       if (block.empty() || std::find(names.begin(), names.end(), block) != names.end()) continue;
-      throw UsageError(Origin{"offload"}, "place: there is no module '", block, "'", guess_end(block, names));
+      throw UsageError(Origin{"offload"}, "place: there is no module '", block, "'", guess_end(block, names),
+                       " Its modules are ", core::listing(names), ".");
     }
   }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
+#include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
 #include "hasten/plan/balance.h"
@@ -55,13 +56,17 @@ std::vector<int> stages_by_names(const std::vector<StageModule>& modules, const 
     const auto found = std::find_if(modules.begin(), modules.end(),
                                     [&](const StageModule& module) { return is_below(module.name, name); });
     if (found == modules.end()) {
-      std::vector<std::string> known;
+      std::vector<std::string> known, blocks;
       for (const StageModule& module : modules) {
         known.push_back(module.name);
-        if (known.back() != module.block && std::find(known.begin(), known.end(), module.block) == known.end())
-          known.push_back(module.block);
+        const bool is_named = !module.block.empty();  // a model of one module has no names
+        if (is_named && std::find(blocks.begin(), blocks.end(), module.block) == blocks.end())
+          blocks.push_back(module.block);
       }
-      throw UsageError(kPlanOrigin, "stages: '", name, "' is no module with parameters", guess_end(name, known));
+      known.insert(known.end(), blocks.begin(), blocks.end());
+      throw UsageError(kPlanOrigin, "stages: '", name, "' is no module with parameters", guess_end(name, known),
+                       " Name the first module of each stage behind the first; the model has ", core::listing(blocks),
+                       ".");
     }
     const auto begin = static_cast<size_t>(found - modules.begin());
     if (begin <= (begins.empty() ? 0 : begins.back())) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 
 namespace hasten::parallel {
@@ -71,7 +72,7 @@ std::vector<std::string> ignored_names(const torch::nn::Module& module, const st
     if (found.size() == before) {
       throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern,
                        "' matches no module and no parameter of the model", guess_end(pattern, modules),
-                       " The modules are ", join(modules), ".");
+                       " The modules are ", core::listing(modules), ".");
     }
   }
   return found;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "hasten/core/listing.h"
 
 namespace hasten::parallel {
 namespace {
@@ -67,7 +68,7 @@ std::optional<Style> parse_style(const std::string& text, std::string& error) {
   }
   const auto& known = style_names();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    error = "style '" + text + "' is unknown" + did_you_mean(name, known);
+    error = "style '" + text + "' is unknown (there are " + join(known) + ")" + did_you_mean(name, known);
     return std::nullopt;
   }
   Style style;
@@ -138,12 +139,17 @@ class Resolver {
       any = true;
       put(pattern, *style, parameter);
     }
-    if (!any) note("'" + pattern + "' matches no module" + did_you_mean(pattern, names()));
+    if (!any) {
+      note("'" + pattern + "' matches no module (there are " + core::listing(names()) + ")" +
+           did_you_mean(pattern, names()));
+    }
   }
 
   std::map<std::string, Cut> finish() const {
     if (!errors_.empty()) {
-      throw UsageError(Origin{"tensor"}, "the tensor parallel plan does not fit: ", join(errors_, "; "), ".");
+      const std::string problems = join(errors_, "; ");
+      throw UsageError(Origin{"tensor"}, "the tensor parallel plan does not fit: ", problems,
+                       problems.ends_with("?") ? "" : ".");
     }
     std::map<std::string, Cut> cuts;
     for (const auto& [identity, found] : found_) {

@@ -439,7 +439,9 @@ TEST(Pipeline, RefusesStagesAndOrdersThatDoNotFit) {
   const auto refused = [](const PipelineOptions& options) {
     return run_stages(2, options, [](const Pipeline&, auto&, int) {})[1];
   };
-  EXPECT_THAT(refused({.stages = {"layer"}}), HasSubstr("stages: 'layer' is no module with parameters"));
+  EXPECT_THAT(refused({.stages = {"layer"}}),
+              AllOf(HasSubstr("stages: 'layer' is no module with parameters"),
+                    HasSubstr("Name the first module of each stage behind the first"), HasSubstr("the model has 0, ")));
   EXPECT_THAT(refused({.stages = {"1", "2"}}), HasSubstr("stages names 2 modules; expected 1"));
   EXPECT_THAT(refused({.chunks = 3}), HasSubstr("the model has 4 blocks for 6 stages"));
   EXPECT_THAT(refused({.chunks = 2, .order = OrderKind::k1F1B}), HasSubstr("takes 1 stage a rank, not 2"));
