@@ -226,6 +226,7 @@ GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double m
 }
 
 void clip_values_(const std::vector<at::Tensor>& parameters, double limit, const OwnedGradient& owned) {
+  if (!(limit >= 0)) throw UsageError(Origin{"clip"}, "clip_value = ", limit, "; expected at least 0.");
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
     const auto part = owned ? owned(parameter) : std::nullopt;

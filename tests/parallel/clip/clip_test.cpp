@@ -98,6 +98,8 @@ TEST(Clip, SettingsThatMakeNoSenseAreRefused) {
   EXPECT_THROW(gradient_norm({}, {.norm_type = 0}), UsageError);
   EXPECT_THROW(gradient_norm({}, {.owned = [](const at::Tensor&) { return std::nullopt; }}), UsageError);
   EXPECT_THROW(clip_gradients_({}, NAN), UsageError);
+  EXPECT_THROW(clip_values_({}, -1.0), UsageError);
+  EXPECT_THROW(clip_values_({}, NAN), UsageError);
   EXPECT_EQ(gradient_norm({}).norm, 0.0);
 }
 
