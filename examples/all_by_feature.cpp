@@ -80,6 +80,9 @@ namespace sync_batch_norm {
 namespace tensor_parallel {
 #include "by_feature/tensor_parallel.cpp"
 }
+namespace three_d {
+#include "by_feature/three_d.cpp"
+}
 namespace tracking {
 #include "by_feature/tracking.cpp"
 }
@@ -114,6 +117,7 @@ int main(int argc, char** argv) {
       {"survive", [&] { return survive::main(argc - 1, argv + 1); }},
       {"sync_batch_norm", sync_batch_norm::main},
       {"tensor_parallel", tensor_parallel::main},
+      {"three_d", [&] { return three_d::main(argc - 1, argv + 1); }},
       {"tracking", [&] { return tracking::main(argc - 1, argv + 1); }},
       {"uneven_inputs", uneven_inputs::main},
       {"warm_up", warm_up::main}};

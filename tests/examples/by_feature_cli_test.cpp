@@ -70,6 +70,7 @@ const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
                                         {"survive", 21},
                                         {"sync_batch_norm", 4},
                                         {"tensor_parallel", 5},
+                                        {"three_d", 14},
                                         {"tracking", 11},
                                         {"uneven_inputs", 14},
                                         {"warm_up", 13}};
@@ -139,6 +140,17 @@ TEST_P(ByFeatureOnProcesses, CutLayersAndSequencesLearnAsOneProcess) {
 
 TEST_P(ByFeatureOnProcesses, StagesLearnAsOneProcess) {
   EXPECT_EQ(output("pipeline_parallel"), run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out);
+}
+
+// On two processes two stages, on eight two ranks of each axis: as data parallelism alone on as many copies.
+TEST_P(ByFeatureOnProcesses, ThreeAxesLearnAsDataParallelismAlone) {
+  const std::string stages = std::to_string(GetParam());
+  EXPECT_EQ(output("three_d", {stages, "1"}), "32 of 32 hidden units, on the first stage\n" +
+                                                  run_command({kPrograms, "base"}, {{"OMP_NUM_THREADS", "1"}}).out);
+  if (GetParam() == 1) return;
+  const auto all = run_command({HASTEN_COMMAND, "launch", "-n", "8", kPrograms, "three_d"}, {{"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(all.out, "16 of 32 hidden units, on the first stage\n" + output("base"));
 }
 
 TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {

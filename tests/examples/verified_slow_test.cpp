@@ -84,6 +84,7 @@ TEST_F(VerifiedExamples, WhatDiffersByDesignIsNamed) {
       {"tensor_parallel", {}, 2, "tp 2: runs whose ranks hold parts of a model are not compared"},
       {"pipeline_parallel", {}, 2, "pp 2: runs whose ranks hold parts of a model are not compared"},
       {"context_parallel", {}, 2, "cp 2: runs whose ranks hold parts of a model are not compared"},
+      {"three_d", {"-n", "4"}, 2, "runs whose ranks hold parts of a model are not compared"},
       {"gan", {}, 2, "an optimizer has stepped between two backwards of one batch"},
       {"gan", {"--whole"}, 1, "the program draws random numbers for each batch"},
       {"sync_batch_norm", {}, 1, "Compare with hasten verify --whole"},
