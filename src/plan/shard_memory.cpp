@@ -39,23 +39,30 @@ std::string padded(const std::string& word, size_t width, bool left = false) {
   return left ? word + blanks : blanks + word;
 }
 
-// Bytes on a device, by row. Parameters and gradients are float32, and two units are whole at a time, in the compute
-// dtype. Of gradients there are three units and a part. One is what autograd makes, one the buffer that it is copied
-// to. The third is the unit before, which is being reduced; the part is its sum. Stage 1 has a unit above its state.
+// Bytes on a device, by row. Parameters and gradients are float32, units in the compute dtype.
 std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
   const int64_t p = input.parameters, world = int64_t{input.ranks_per_host} * input.hosts, a = input.optimizer_bytes;
   const int64_t unit = std::min(input.largest_unit, p), casts = input.compute_bytes < 4 ? p * input.compute_bytes : 0;
   const auto part = [&](int64_t bytes) { return (bytes + world - 1) / world; };
-  const int64_t moving = 3 * unit * 4 + part(unit * 4), whole = 2 * unit * input.compute_bytes;
-  return {casts + p * (4 + 4 + a),
-          p * 8 + part(p * a) + unit * 4,
-          p * 4 + part(p * (4 + a)) + moving,
-          part(p * (8 + a)) + whole + moving,
-          part(p * 4) + whole + moving,
-          whole + moving};
+  const auto under_way = [&](int stage) {
+    return static_cast<int64_t>(std::ceil(bytes_under_way({.stage = stage,
+                                                           .unit = static_cast<double>(unit),
+                                                           .ranks = static_cast<double>(world),
+                                                           .compute_bytes = input.compute_bytes})));
+  };
+  return {
+      casts + p * (4 + 4 + a),          p * 8 + part(p * a) + under_way(1), p * 4 + part(p * (4 + a)) + under_way(2),
+      part(p * (8 + a)) + under_way(3), part(p * 4) + under_way(3),         under_way(3)};
 }
 
 }  // namespace
+
+double bytes_under_way(const UnitsUnderWay& units) {
+  const double gradient = units.unit * units.gradient_bytes;
+  if (units.stage == 1) return gradient;
+  const double gradients = 2 * gradient + gradient / units.ranks;
+  return units.stage == 2 ? gradients : gradients + 2 * units.unit * units.compute_bytes;
+}
 
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input) {
   check(input);

@@ -20,8 +20,9 @@ double optimizer_bytes(const Strategy& strategy) {
 
 void add_state(const ModelShape& model, const Strategy& strategy, const StepTerms& terms, StepMemory& memory) {
   const double P = terms.parameters, n = strategy.shard_ranks(), low = strategy.element_bytes;
-  const double unit = model.layer_parameters() / terms.tensor;
+  const double layer = model.layer_parameters() / terms.tensor;
   const double table = model.is_transformer() ? model.vocabulary * model.hidden / terms.tensor : 0;
+  UnitsUnderWay units{.unit = std::max(layer, table), .ranks = n, .compute_bytes = strategy.element_bytes};
   switch (strategy.data_parallel) {
     case DataParallel::kDdp:
       memory.weights = low * P;
@@ -32,20 +33,23 @@ void add_state(const ModelShape& model, const Strategy& strategy, const StepTerm
       memory.weights = low * P;
       memory.gradients = 4 * P;
       memory.optimizer = optimizer_bytes(strategy) * P / n;
+      units.stage = 1;
+      memory.units = bytes_under_way(units);
       break;
     case DataParallel::kZero2:
       memory.weights = low * P;
       memory.gradients = 4 * P / n;
       memory.optimizer = optimizer_bytes(strategy) * P / n;
-      memory.units = 8 * unit;
+      units.stage = 2;
+      memory.units = bytes_under_way(units);
       break;
     case DataParallel::kZero3: {
       // Float32 weights are the optimizer's; those of 16 bits exist only in units.
-      const double gradient = strategy.pure_low_precision ? 2 : 4;
+      units.gradient_bytes = strategy.pure_low_precision ? 2 : 4;
       memory.weights = strategy.element_bytes == 4 ? 4 * P / n : strategy.pure_low_precision ? 2 * P / n : 0;
-      memory.gradients = gradient * P / n;
+      memory.gradients = units.gradient_bytes * P / n;
       memory.optimizer = optimizer_bytes(strategy) * P / n;
-      memory.units = (2 * unit + table) * (low + gradient);
+      memory.units = bytes_under_way(units);
       break;
     }
   }

@@ -9,6 +9,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/plan/model_presets.h"
+#include "hasten/plan/shard_memory.h"
 #include "hasten/plan/simulate.h"
 #include "hasten/plan/step_terms.h"
 
@@ -126,6 +127,26 @@ TEST(Predict, a_hybrid_sends_less_between_hosts_than_one_group) {
   EXPECT_TRUE(p.wires[3].within_host);
   EXPECT_FALSE(p.wires[4].within_host);
   EXPECT_NEAR(p.wires[4].bytes, 2 * 4 * kModel.parameters() / 8 * 7 / 8, 1);
+}
+
+TEST(Predict, state_in_float32_is_that_of_the_table_of_devices) {
+  const double unit = std::max(kModel.layer_parameters(), kModel.vocabulary * kModel.hidden);
+  for (const int ranks : {2, 64}) {
+    const auto rows = shard_memory(
+        {.parameters = std::llround(kModel.parameters()), .largest_unit = std::llround(unit), .ranks_per_host = ranks});
+    size_t row = 0;
+    for (const DataParallel form :
+         {DataParallel::kDdp, DataParallel::kZero1, DataParallel::kZero2, DataParallel::kZero3}) {
+      Strategy strategy =
+          of(form == DataParallel::kDdp ? LayoutSizes{.dp_replicate = ranks} : LayoutSizes{.dp_shard = ranks}, ranks, 1,
+             form);
+      strategy.element_bytes = 4;
+      const StepMemory memory = predict(kModel, kCluster, strategy).memory;
+      const double state = memory.weights + memory.gradients + memory.optimizer + memory.units;
+      EXPECT_NEAR(state / static_cast<double>(rows[row].on_device), 1, 1e-6) << rows[row].strategy << " of " << ranks;
+      ++row;
+    }
+  }
 }
 
 TEST(Predict, the_edges_give_numbers) {

@@ -33,6 +33,20 @@ struct ShardMemoryRow {
   int64_t total() const noexcept { return parameters + gradients + optimizer; }
 };
 
+/// Units that are whole for a while on a device in a step, beside what its rank owns.
+struct UnitsUnderWay {
+  /// 1 to 3 (docs/sharding.md).
+  int stage = 3;
+  /// Elements of the largest unit.
+  double unit = 0;
+  double ranks = 1;
+  int compute_bytes = 4, gradient_bytes = 4;
+};
+
+/// Returns the bytes. Stage 1: the gradients that autograd makes of a unit. Stages 2 and 3: those, the buffer that they
+/// are copied to, and the sum of the rank's part. Stage 3: two units of parameters as well.
+double bytes_under_way(const UnitsUnderWay& units);
+
 /// Rows for Ddp, stages 1 to 3, and stage 3 with optimizer state, then with parameters as well, in files.
 /// Throws: UsageError for numbers below 1, or bytes that are none of a dtype's.
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input);
