@@ -65,6 +65,7 @@ GLOBAL_STATE = {
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
     "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
+    "src/data/dataset/pinned_rows.h": "whether the fetch of the thread goes to a device; datasets have no argument for it",
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/loader/detail/staging.cpp": "a device's stream for copies, which all loaders of the process share",
     "src/data/image/read_image.cpp": "memory of the worker's thread, used again for the next file",

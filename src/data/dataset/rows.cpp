@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "data/dataset/pinned_rows.h"
 #include "hasten/core/error.h"
 
 namespace hasten::data {
@@ -31,7 +32,7 @@ at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices) 
   if (!is_plain_memory(values)) return values.index_select(0, index_of(indices).to(values.device()));
   auto shape = values.sizes().vec();
   shape[0] = static_cast<int64_t>(indices.size());
-  const at::Tensor rows = at::empty(shape, values.options());
+  const at::Tensor rows = at::empty(shape, values.options().pinned_memory(PinnedRows::are_made()));
   const size_t row_bytes = indices.empty() ? 0 : rows.nbytes() / indices.size();
   if (row_bytes == 0) return rows;
   const auto* from = static_cast<const char*>(values.const_data_ptr());

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <atomic>
+
 #include "data/loader/detail/staging.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
@@ -53,6 +55,50 @@ TEST(StagingGpu, EveryBatchOfALoopIsTheDatasets) {
       EXPECT_TRUE(torch::allclose(torch::cat(sums).cpu(), rows.sum(1), 1e-3, 1e-2));
     }
   }
+}
+
+// Counts the batches that were made in pinned memory, and the others.
+class Watched : public torch::data::datasets::BatchDataset<Watched, torch::data::Example<>> {
+ public:
+  struct Seen {
+    std::atomic<int> pinned = 0, plain = 0;
+  };
+  static constexpr bool kThreadSafe = true;
+
+  Watched(const at::Tensor& rows, const at::Tensor& labels) : rows_(rows, labels) {}
+  torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override {
+    auto batch = rows_.get_batch(indices);
+    ++(batch.data.is_pinned() && batch.target.is_pinned() ? seen->pinned : seen->plain);
+    return batch;
+  }
+  std::optional<size_t> size() const override { return rows_.size(); }
+
+  std::shared_ptr<Seen> seen = std::make_shared<Seen>();
+
+ private:
+  TensorDataset<2> rows_;
+};
+
+// Gathered in plain memory, each batch would be copied once more on the host.
+TEST(StagingGpu, RowsAreGatheredIntoTheMemoryThatTheDeviceCopiesFrom) {
+  const at::Tensor rows = torch::randn({64 * 10, 16}), labels = torch::arange(64 * 10);
+  const auto seen_on = [&](c10::Device device, bool pin_memory, size_t workers) {
+    const Watched dataset(rows, labels);
+    auto ours = loader<SequentialSampler>(dataset, DataLoaderOptions(64).workers(workers));
+    ours.prepare(testing::alone_on(device), std::make_shared<training::GradientState>(), {.pin_memory = pin_memory});
+    std::vector<at::Tensor> got;
+    for (auto& batch : ours) got.push_back(batch.data.cpu());
+    EXPECT_TRUE(torch::cat(got).equal(rows));
+    return std::pair<int, int>(dataset.seen->pinned, dataset.seen->plain);
+  };
+  const std::pair all(10, 0), none(0, 10);
+
+  for (const size_t workers : {0, 3}) {
+    EXPECT_EQ(seen_on(kGpu, true, workers), all);
+    EXPECT_EQ(seen_on(kGpu, false, workers), none);
+    EXPECT_EQ(seen_on(c10::kCPU, true, workers), none);
+  }
+  EXPECT_FALSE(gather_rows(rows, std::vector<size_t>{1}).is_pinned()) << "of a program's own";
 }
 
 TEST(StagingGpu, ABatchIsHeldUnchangedWhileTheLoopGoesOn) {

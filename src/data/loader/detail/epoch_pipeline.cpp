@@ -1,6 +1,7 @@
 // See epoch_pipeline.h.
 #include "hasten/data/loader/detail/epoch_pipeline.h"
 
+#include "data/dataset/pinned_rows.h"
 #include "data/loader/detail/fetch_queue.h"
 #include "data/loader/detail/recorded_epoch.h"
 #include "hasten/flight/recorder.h"
@@ -11,6 +12,7 @@ namespace {
 // The work of a worker: it fetches batches and pins them.
 FetchQueue::Job job_of(const PipelineStages& stages) {
   return [fetch = stages.fetch.fetch, pin = stages.transfer.pin](size_t worker, const Indices& indices) {
+    const PinnedRows rows(pin != nullptr);
     AnyBatch batch = fetch(worker, indices);
     return pin ? pin(batch) : batch;
   };
@@ -90,6 +92,7 @@ void EpochPipeline::take_here() {
   plan_ahead(1);
   if (queue_->empty()) return;
   const auto slot = queue_->take_front();
+  const PinnedRows rows(stages_.transfer.pin != nullptr);
   batch_ = slot->batch ? std::move(slot->batch) : stages_.fetch.fetch(0, slot->planned.indices);
   given_ = std::move(slot->planned);
   sent_ = slot->sent;
