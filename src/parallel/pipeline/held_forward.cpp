@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "hasten/process/device.h"
+
 namespace hasten::parallel::pipeline {
 
 HeldForward::HeldForward(std::function<void()> forward) {
@@ -14,7 +16,8 @@ HeldForward::HeldForward(std::function<void()> forward) {
   const int num_threads = at::get_num_threads();
   const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
   const auto device_dtype = at::autocast::get_autocast_dtype(at::kCUDA);
-  thread_ = std::thread([this, state, num_threads, dtype, device_dtype, forward = std::move(forward)] {
+  thread_ = std::thread([this, state, num_threads, dtype, device_dtype, set_device = process::device_for_threads(),
+                         forward = std::move(forward)] {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return may_run_; });
@@ -25,6 +28,7 @@ HeldForward::HeldForward(std::function<void()> forward) {
       at::autocast::set_autocast_dtype(at::kCPU, dtype);
       at::autocast::set_autocast_dtype(at::kCUDA, device_dtype);
       try {
+        set_device();
         forward();
       } catch (const Abandoned&) {
       } catch (...) {

@@ -29,6 +29,13 @@ int StageAxis::stage_of_rank_from(int rank, int stage) const {
   return -1;
 }
 
+c10::Device StageAxis::device() const {
+  for (const auto* const impl : in_order_) {
+    if (const auto parameter = parameters_.at(impl).tensor.lock()) return parameter->device();
+  }
+  return device_;
+}
+
 StagedParameter* StageAxis::find(const at::Tensor& parameter) noexcept {
   if (!parameter.defined()) return nullptr;
   auto* const impl = parameter.unsafeGetTensorImpl();
@@ -138,7 +145,7 @@ std::vector<std::pair<at::Tensor, std::set<int>>> StageAxis::tied() const {
 
 at::Tensor StageAxis::wrap(StagedValue value) {
   if (!value.facts.is_defined) return {};
-  const at::Tensor tensor(c10::make_intrusive<StagedTensor>(shared_from_this(), device_, std::move(value)));
+  const at::Tensor tensor(c10::make_intrusive<StagedTensor>(shared_from_this(), device(), std::move(value)));
   list_.mark(tensor);
   return tensor;
 }

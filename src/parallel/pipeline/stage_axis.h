@@ -72,7 +72,8 @@ class StageAxis : public interception::Interceptor,
   bool has(int stage) const { return rank_of(stage) == rank(); }
   /// Returns a rank's first stage at or behind `stage`; -1 for none.
   int stage_of_rank_from(int rank, int stage) const;
-  c10::Device device() const noexcept { return device_; }
+  /// Returns where the parameters are: sharding moves those of a model that has been divided.
+  c10::Device device() const;
   Origin origin() const noexcept { return {"pipeline", rank(), messages_.num_ranks()}; }
 
   /// Records a parameter. On ranks that have none of its stages its memory is freed.
