@@ -125,11 +125,13 @@ TEST(RanksOnGpus, AStepDoesNotWaitForTheDevice) {
 
 // Kernels of all ranks in a run of `steps` backwards of nets of linear layers, which are prepared or not. Counts are
 // the process's, so a run is counted from before its ranks start until they have ended.
-int64_t kernels_of_run(int num_layers, int steps, bool prepared) {
+int64_t kernels_of_run(int num_layers, int steps, bool prepared, int num_buffers = 0) {
   std::vector<torch::nn::Sequential> nets;
   for (int i = 0; i < 2; ++i) {
     torch::nn::Sequential net;
     for (int layer = 0; layer < num_layers; ++layer) net->push_back(torch::nn::Linear(8, 8));
+    for (int buffer = 0; buffer < num_buffers; ++buffer)
+      net->register_buffer(text("buffer", buffer), torch::ones({3}, buffer % 2 == 0 ? at::kFloat : at::kLong));
     nets.push_back(net);
   }
   return testing::kernels_of([&] {
@@ -167,6 +169,47 @@ double kernels_of_exchange(int num_layers) {
 TEST(RanksOnGpus, AGradientTakesOneKernelOfTheExchange) {
   const double few = kernels_of_exchange(4), many = kernels_of_exchange(12);
   EXPECT_LE((many - few) / 16, 1.05);  // 16 more gradients
+}
+
+// Whether a step is skipped is read once.
+TEST(RanksOnGpus, AShardedFp16StepWaitsOnce) {
+  const testing::SmallData data(48);
+  for (const auto stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
+    const auto waits_of_run = [&](int steps) {
+      auto options = quiet_options(Precision::kFp16);
+      options.shard = {.stage = stage, .wrap = {.unit_bytes = 1024}};
+      const auto nets = nets_of(2, false);
+      const int64_t before = testing::pretend::counts()->waits;
+      run_on_gpus(
+          2,
+          [&](Accelerator& accelerator) {
+            auto net = nets[static_cast<size_t>(accelerator.rank())];
+            torch::optim::AdamW adam(net->parameters(), 1e-3);
+            auto [model, optimizer] = accelerator.prepare(net, adam);
+            const auto x = share_of(data.x, accelerator), y = share_of(data.y, accelerator);
+            for (int step = 0; step < steps; ++step) {
+              optimizer.zero_grad();
+              accelerator.backward(F::cross_entropy(model(x), y));
+              optimizer.step();
+            }
+          },
+          options);
+      return testing::pretend::counts()->waits - before;
+    };
+    EXPECT_EQ(static_cast<double>(waits_of_run(8) - waits_of_run(4)) / (4 * 2), 1)
+        << "stage " << static_cast<int>(stage);
+  }
+}
+
+// A ResNet-50 has 160 of them, of two dtypes.
+TEST(RanksOnGpus, BuffersTakeAsManyKernelsOfTheExchangeAsOneBuffer) {
+  const auto of_four_steps = [](int num_buffers) {
+    return kernels_of_run(2, 7, true, num_buffers) - kernels_of_run(2, 3, true, num_buffers);
+  };
+  const auto none = of_four_steps(0), few = of_four_steps(2), many = of_four_steps(40);
+
+  EXPECT_GT(few, none);
+  EXPECT_EQ(many, few);
 }
 
 TEST(RanksOnGpus, SyncBatchNormEqualsTheWholeBatch) {

@@ -166,6 +166,31 @@ TEST_F(Placed, WeightsOfCpuAndDiskAreStreamedToTheMainDevice) {
   EXPECT_LE(counts()->peak_bytes[0], before + 2 * (kLayerBytes + 1024) + 16384);
 }
 
+// Both devices hold layers between layers that are streamed to the first.
+TEST_F(Placed, PartsOfTwoDevicesMemoryAndDiskComputeTogether) {
+  auto plain = Stack();
+  for (const auto& item : plain->named_parameters()) item.value().data().copy_(net_->named_parameters()[item.key()]);
+  plain->forward(x_).square().sum().backward();
+  const auto map = by_layers({0, "cpu", 1, "disk", 1, "disk"});
+  const auto model = dispatch_model(net_, map, {.no_split_module_classes = {"Linear"}, .offload_dir = path("offload")});
+  const auto before = counts()->bytes;
+
+  for (int pass = 0; pass < 3; ++pass) expect_wanted(model(x_));
+
+  EXPECT_EQ(weight(2).device(), c10::Device(c10::kCUDA, 1));
+  EXPECT_TRUE(is_offloaded(weight(1)) && is_offloaded(weight(3)) && is_offloaded(weight(5)));
+  EXPECT_GE(model.stream_counts().reads, 9);
+  EXPECT_LE(counts()->peak_bytes[0], before[0] + 2 * (kLayerBytes + 1024) + 16384);
+  EXPECT_LE(counts()->peak_bytes[1], before[1] + 16384);
+
+  model(x_).square().sum().backward();
+
+  for (const auto& item : net_->named_parameters()) {
+    SCOPED_TRACE(item.key());
+    testing::expect_near({item.value().grad().cpu()}, {plain->named_parameters()[item.key()].grad()}, 1e-4);
+  }
+}
+
 TEST_F(Placed, TheNextUnitIsOnItsWayWhileOneIsInUse) {
   const auto model =
       dispatch_model(net_, DeviceMap{{"", "cpu"}}, {.no_split_module_classes = {"Linear"}, .main_device = Device(0)});

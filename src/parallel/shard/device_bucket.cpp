@@ -26,7 +26,8 @@ DeviceBucket::DeviceBucket(DeviceModel& model, size_t unit, const ReducerBucketS
       items_(model.plan().units[unit].items),
       taken_(items_.size()),
       absent_(items_.size()),
-      kept_(items_.size()) {
+      kept_(items_.size()),
+      arrived_(items_.size()) {
   for (size_t i = 0; i < items_.size(); ++i) {
     hooks_.push_back(parameter(i).register_hook([this, i](const at::Tensor&) { set_aside(i); }));
   }
@@ -46,6 +47,7 @@ void DeviceBucket::abandon() {
     device.recordDataPtrOnStream(flat_.storage().data_ptr(), *sent_on_);
   }
   flat_ = sums_ = at::Tensor();
+  std::fill(arrived_.begin(), arrived_.end(), at::Tensor());
   sent_on_.reset();
   done_.reset();
 }
@@ -67,31 +69,36 @@ void DeviceBucket::begin_step() {
 void DeviceBucket::take(size_t i, double scale, const at::Tensor&) {
   if (taken_[i]) return;
   set_aside(i);
-  const at::NoGradGuard no_grad;
   taken_[i] = true;
   ++num_taken_;
   scale_ = settings_.averages ? 1 : scale;
-  const at::Tensor& like = parameter(i);
-  at::Tensor& gradient = like.mutable_grad();
-  absent_[i] = !gradient.defined();
-  if (!flat_.defined()) {
-    const bool low = settings_.wire_dtype &&
-                     std::find(settings_.in_wire.begin(), settings_.in_wire.end(), false) == settings_.in_wire.end();
-    const auto options =
-        at::TensorOptions().device(model_.device()).dtype(low ? *settings_.wire_dtype : like.scalar_type());
-    const int64_t numel = model_.plan().unit_numel(unit_);
-    flat_ = with_words_for_memory(
-        model_.group(), model_.device(), text("the gradients of the unit of '", model_.memory().unit(unit_).name, "'"),
-        numel * static_cast<int64_t>(options.dtype().itemsize()), [&] { return at::empty({numel}, options); });
-    made_on_ = model_.memory().current_stream();
+  arrived_[i] = std::exchange(parameter(i).mutable_grad(), at::Tensor());
+  absent_[i] = !arrived_[i].defined();
+}
+
+void DeviceBucket::collect() {
+  const bool low = settings_.wire_dtype &&
+                   std::find(settings_.in_wire.begin(), settings_.in_wire.end(), false) == settings_.in_wire.end();
+  const auto options = at::TensorOptions()
+                           .device(model_.device())
+                           .dtype(low ? *settings_.wire_dtype : model_.memory().unit(unit_).dtype);
+  const int64_t numel = model_.plan().unit_numel(unit_);
+  flat_ = with_words_for_memory(
+      model_.group(), model_.device(), text("the gradients of the unit of '", model_.memory().unit(unit_).name, "'"),
+      numel * static_cast<int64_t>(options.dtype().itemsize()), [&] { return at::empty({numel}, options); });
+  made_on_ = model_.memory().current_stream();
+  std::vector<at::Tensor> parts, gradients;
+  for (size_t i = 0; i < size(); ++i) {
+    const at::Tensor& like = parameter(i);
+    const at::Tensor part = flat_.as_strided(like.sizes(), like.strides(), model_.plan().units[unit_].offsets[i]);
+    if (absent_[i]) {
+      part.zero_();
+      continue;
+    }
+    parts.push_back(part);
+    gradients.push_back(std::exchange(arrived_[i], at::Tensor()).detach());
   }
-  const at::Tensor part = flat_.as_strided(like.sizes(), like.strides(), model_.plan().units[unit_].offsets[i]);
-  if (absent_[i]) {
-    part.zero_();
-    return;
-  }
-  part.copy_(gradient.detach());
-  gradient = at::Tensor();
+  if (!parts.empty()) at::_foreach_copy_(parts, gradients, /*non_blocking=*/true);
 }
 
 void DeviceBucket::take_rest(double scale) {
@@ -110,6 +117,7 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
     model_.pending->reduce();
     model_.pending->release();
   }
+  collect();
   if (scale_ != 1) flat_.mul_(scale_);
   auto& memory = model_.memory();
   c10::Event ready(model_.device().type());
@@ -118,7 +126,10 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
   ready.block(memory.stream());
   sent_on_ = memory.stream();
   if (model_.group().world_size() > 1) {
-    sums_ = at::empty({model_.plan().units[unit_].share}, flat_.options());
+    // Straight into the stripe, where nothing is added to it.
+    const bool is_alone = !keeps_any() && model_.replicas() == nullptr && !model_.steps_on_host() &&
+                          flat_.scalar_type() == memory.unit(unit_).dtype;
+    sums_ = is_alone ? model_.gradient_of(unit_) : at::empty({model_.plan().units[unit_].share}, flat_.options());
     const bool is_mean = settings_.averages && model_.replicas() == nullptr;
     work_ =
         model_.group().reduce_scatter_into_async_(sums_, flat_, is_mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
@@ -144,7 +155,7 @@ void DeviceBucket::reduce() {
     model_.replicas()->all_reduce_(sums_);
     if (settings_.averages) sums_.div_(model_.everyone().world_size());
   }
-  add(sums_);
+  if (!sums_.is_same(model_.gradient_of(unit_))) add(sums_);
   sums_ = at::Tensor();
   done_.emplace(model_.device().type());
   done_->record(memory.stream());

@@ -1,7 +1,7 @@
 // DeviceBucket: the gradients of one unit on a device, from autograd to their owner's stripe.
 //
-// Gradients are copied into one flat buffer as they come, which frees them. When all are there, a stream of its own
-// reduce-scatters the buffer. The result is added to the stripe of the reduced gradient.
+// When all of a unit's gradients are there, one kernel copies them into a flat buffer, which frees them. A stream of
+// its own reduce-scatters the buffer into the stripe of the reduced gradient, or adds to that.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -43,6 +43,8 @@ class DeviceBucket : public ReducerBucket {
   const at::Tensor& parameter(size_t i) const { return model_.parameters()[items_[i]].tensor; }
   void abandon();
   void set_aside(size_t i);
+  /// Makes the flat buffer of what has arrived.
+  void collect();
   bool keeps_any() const;
   void add(const at::Tensor& sums);
 
@@ -55,6 +57,7 @@ class DeviceBucket : public ReducerBucket {
   std::vector<bool> taken_, absent_, kept_;
   size_t num_taken_ = 0;
   double scale_ = 1;
+  std::vector<at::Tensor> arrived_;
   at::Tensor flat_, sums_;
   /// The streams that gradients arrive on, and that they are sent on.
   std::optional<c10::Stream> made_on_, sent_on_;

@@ -169,7 +169,10 @@ void DeviceModel::set_whole(bool whole) {
 }
 
 void DeviceModel::begin_step() {
-  if (reads_) memory_->flush();
+  if (reads_) {
+    memory_->flush();
+    memory_->end_reads();
+  }
   adopt_replaced();
   if (!steps_on_host()) return;
   memory_->wait_for_masters();

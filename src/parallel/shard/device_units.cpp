@@ -170,10 +170,14 @@ void DeviceUnits::start(Form form) {
   const c10::StreamGuard guard(stream_);
   state.buffer.block(stream_);
   if (stepped_) stepped_->block(stream_);
-  const at::Tensor own = state.whole.narrow(0, group_.rank() * of.share, of.share);
-  // A cast on the CPU would make the host wait.
-  const bool crosses = of.stripe.device() != options_.device && of.stripe.scalar_type() != state.dtype;
-  own.copy_(crosses ? of.stripe.to(options_.device, /*non_blocking=*/true) : of.stripe, /*non_blocking=*/true);
+  const bool is_here = of.stripe.device() == options_.device, is_as_sent = of.stripe.scalar_type() == state.dtype;
+  at::Tensor own = of.stripe;
+  if (!is_here || !is_as_sent || group_.world_size() == 1) {
+    own = state.whole.narrow(0, group_.rank() * of.share, of.share);
+    // A cast on the CPU would make the host wait.
+    const bool crosses = !is_here && !is_as_sent;
+    own.copy_(crosses ? of.stripe.to(options_.device, /*non_blocking=*/true) : of.stripe, /*non_blocking=*/true);
+  }
   if (group_.world_size() > 1) state.work = group_.all_gather_into_async_(state.whole, own);
 }
 
@@ -268,6 +272,7 @@ void DeviceUnits::forget(Form form) {
     const auto found = states_.find(each);
     if (found != states_.end()) release(each);
   }
+  settle();  // what was gathered has read the stripe
   stepped_.emplace(options_.device.type());
   stepped_->record(current_stream());
 }
@@ -288,6 +293,15 @@ void DeviceUnits::settle() {
   c10::Event done(options_.device.type());
   done.record(stream_);
   done.block(current_stream());
+}
+
+void DeviceUnits::end_reads() {
+  const std::lock_guard lock(mutex_);
+  const PlainMode plain;
+  for (const auto& [form, state] : states_) {
+    if (state.started && !state.arrived) finish(form);
+  }
+  settle();
 }
 
 void DeviceUnits::set_hold(bool hold) {

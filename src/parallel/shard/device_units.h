@@ -84,6 +84,8 @@ class DeviceUnits {
   void gather(size_t unit);
   /// The calling thread's stream waits for what has been gathered.
   void settle();
+  /// The same, after the gathers that are under way: they read the stripes. Collective, Blocks, Throws: as read.
+  void end_reads();
   /// While it is set, forms stay whatever their number.
   void set_hold(bool hold);
   /// Written stripes come from the CPU again. Called when they have been stepped there.

@@ -21,7 +21,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-struct Trained {
+struct AwayRun {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;
   int64_t held = 0, peak = 0, waits = 0, sent = 0;
@@ -35,8 +35,8 @@ torch::nn::Sequential deep_net() {
   return net;
 }
 
-Trained run(const RecomputeOptions& options) {
-  Trained result;
+AwayRun run(const RecomputeOptions& options) {
+  AwayRun result;
   auto net = deep_net();
   const auto x = torch::randn({128, 64}).to(kGpu);
   torch::manual_seed(9);
@@ -59,7 +59,7 @@ Trained run(const RecomputeOptions& options) {
 }
 
 TEST(RecomputeAway, GradientsAreTheSameAndTheDeviceHoldsLess) {
-  const Trained here = run({.enabled = true}), away = run({.enabled = true, .offload = true});
+  const AwayRun here = run({.enabled = true}), away = run({.enabled = true, .offload = true});
 
   EXPECT_TRUE(here.loss.cpu().equal(away.loss.cpu()));
   ASSERT_EQ(here.gradients.size(), away.gradients.size());

@@ -1,5 +1,6 @@
-// What a sharded step costs on a device: bytes on the wire as in the papers, and memory, where too little is an error
-// that names the unit.
+// What a sharded step costs on a device: bytes on the wire as in the papers, kernels beside those of Ddp, and memory,
+// where too little is an error that names the unit.
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -89,6 +90,128 @@ TEST(DeviceShardWire, AStepSendsWhatThePapersCount) {
     auto kept = unit_a_layer(ShardStage::kParameters);
     kept.reshard_after_forward = false;
     EXPECT_NEAR(wire_of(kept, world), 2, 0.04);
+  }
+}
+
+// Which step is counted.
+struct CountedStep {
+  /// Nothing: plain Ddp, or with `is_plain` a loop of one process.
+  std::optional<ShardOptions> shard = {};
+  bool is_plain = false;
+  bool low = false;
+};
+
+at::Tensor counted_loss(Tall net, c10::Device device, bool low) {
+  const auto x = torch::ones({4, kWidth}, at::TensorOptions(device)).requires_grad_();
+  at::autocast::set_autocast_enabled(at::kCUDA, low);
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  const auto output = net->forward(x);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  return output.to(at::kFloat).square().mean();
+}
+
+void counted_steps(const comm::Group& group, const CountedStep& is, int num_steps) {
+  const c10::Device device = device_of(group.rank());
+  if (is.is_plain) {
+    Tall net;
+    net->to(device);
+    const auto optimizer = adamw(net->parameters());
+    for (int step = 0; step < num_steps; ++step) {
+      optimizer->zero_grad();
+      counted_loss(net, device, is.low).backward();
+      optim::optimizer_step(*optimizer);
+    }
+    return;
+  }
+  Trained<Tall> t(group, is.shard, adamw, device);
+  for (int step = 0; step < num_steps; ++step) {
+    t.optimizer->zero_grad();
+    t.backward(counted_loss(t.net, device, is.low));
+    t.step();
+  }
+  torch::cuda::synchronize(group.rank());
+  group.barrier();
+}
+
+struct StepCounts {
+  double kernels = 0, waits = 0;
+};
+
+// What a rank starts and waits for in a step, once the first ones have made what is made once. Counts are the
+// process's, so whole runs of all ranks are counted.
+StepCounts counts_of_step(const CountedStep& is) {
+  const testing::UsesNcclDouble with_double;
+  const auto of_run = [&](int num_steps) {
+    const int64_t kernels = counts()->kernels, waits = counts()->waits;
+    run_ranks(2,
+              [&](auto& process) {
+                const c10::DeviceGuard guard(device_of(process.group().rank()));
+                counted_steps(process.group(), is, num_steps);
+              },
+              {.check = false});
+    return std::pair(counts()->kernels - kernels, counts()->waits - waits);
+  };
+  const auto many = of_run(6), few = of_run(2);
+  const auto of_one = [](int64_t difference) { return static_cast<double>(difference) / (4 * 2); };
+  return {of_one(many.first - few.first), of_one(many.second - few.second)};
+}
+
+double kernels_of_step(const CountedStep& is) {
+  return counts_of_step(is).kernels;
+}
+
+ShardOptions unit_of_layers(ShardStage stage, int64_t layers) {
+  ShardOptions options{.stage = stage};
+  options.units = [layers](const torch::nn::Module& module) {
+    std::vector<std::vector<std::string>> units;
+    int64_t count = 0;
+    for (const auto& child : module.named_children()) {
+      if (count++ % layers == 0) units.emplace_back();
+      for (const char* name : {".weight", ".bias"}) units.back().push_back(child.key() + name);
+    }
+    return units;
+  };
+  return options;
+}
+
+// Ddp copies each gradient into its bucket. A unit takes one kernel for all of its gradients, and stage 3 none to fill
+// it.
+TEST(DeviceShardKernels, AStepStartsOneAUnitBesideThoseOfThePlainLoop) {
+  const double plain = kernels_of_step({.is_plain = true}), ddp = kernels_of_step({});
+  const double exchanged = ddp - plain - 2 * kLayers;  // what is not a gradient's
+  EXPECT_LE(exchanged, 4);
+  for (const int64_t layers : {1, 4}) {
+    SCOPED_TRACE(text(layers, " layers a unit; plain ", plain, ", ddp ", ddp));
+    const auto beside = [&](ShardStage stage) {
+      return kernels_of_step({.shard = unit_of_layers(stage, layers)}) - plain;
+    };
+    EXPECT_EQ(beside(ShardStage::kOptimizer), ddp - plain);
+    const auto units = static_cast<double>(kLayers / layers);
+    EXPECT_EQ(beside(ShardStage::kGradients), units);
+    EXPECT_EQ(beside(ShardStage::kParameters), units);
+    // In full: at most 1.05 of Ddp's.
+    for (const ShardStage stage : kStages) EXPECT_LE(plain + beside(stage), 1.05 * ddp);
+  }
+}
+
+TEST(DeviceShardKernels, AStepOfNoStageWaitsForTheDevice) {
+  for (const ShardStage stage : kStages) {
+    SCOPED_TRACE(static_cast<int>(stage));
+    auto low = unit_of_layers(stage, 2);
+    low.param_dtype = "bfloat16";
+    EXPECT_EQ(counts_of_step({.shard = unit_of_layers(stage, 2)}).waits, 0);
+    EXPECT_EQ(counts_of_step({.shard = low, .low = true}).waits, 0);
+  }
+}
+
+// Autocast casts each weight once a step; here each rank casts its own part of a unit, in forward and in backward.
+TEST(DeviceShardKernels, AStepInBf16StartsAtMostATwentiethMoreThanDdp) {
+  const double ddp = kernels_of_step({.low = true});
+  for (const ShardStage stage : kStages) {
+    auto options = unit_of_layers(stage, 4);
+    options.param_dtype = "bfloat16";
+    EXPECT_LE(kernels_of_step({.shard = options, .low = true}), 1.05 * ddp) << "stage " << static_cast<int>(stage);
   }
 }
 
