@@ -1,6 +1,7 @@
 // See measure.h. All processes measure at once, since they share memory and cores when they train; the slowest counts.
 #include "measure.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -126,8 +127,13 @@ struct Result {
   }
 };
 
-// Memory of the host for one of its processes.
-double host_memory_gib(const Accelerator& accelerator) {
+// Memory of the device, or of the host for one of its processes.
+double memory_gib(const Accelerator& accelerator) {
+  const c10::Device device = accelerator.device();
+  if (!device.is_cpu()) {
+    const auto [free, total] = c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index());
+    return static_cast<double>(total) / kGiB;
+  }
   const double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   return bytes / kGiB / accelerator.process().local_world_size();
 }
@@ -136,8 +142,7 @@ void measure_device(const Accelerator& accelerator, const Meter& meter, const st
   const auto product = products(meter);
   auto& machine = result.cluster.machine;
   machine.peak_flops = machine.peak_flops_float32 = product.flops;
-  // A device keeps the rated memory of the preset.
-  if (!meter.on_device()) machine.memory_gib = host_memory_gib(accelerator);
+  machine.memory_gib = memory_gib(accelerator);
   machine.memory_bandwidth = memory(meter);
   result.set("product_share", 1, source, product.residual);
   result.set("small_size_cost", product.small_size_cost, source, product.residual);
