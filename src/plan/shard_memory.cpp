@@ -60,7 +60,7 @@ std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
 double bytes_under_way(const UnitsUnderWay& units) {
   const double gradient = units.unit * units.gradient_bytes;
   if (units.stage == 1) return gradient;
-  const double gradients = 2 * gradient + gradient / units.ranks;
+  const double gradients = 3 * gradient + gradient / units.ranks;
   return units.stage == 2 ? gradients : gradients + 2 * units.unit * units.compute_bytes;
 }
 

@@ -47,7 +47,6 @@ int64_t expect_steps_of_one_process(int chunks, const parallel::RecomputeOptions
         return testing::language_loss(model(part.first, at::Tensor(), nullptr), part.second);
       };
       const at::Tensor value = accelerator.forward_backward(mine, loss);
-      EXPECT_TRUE(value.is_cuda());
       if (data == 1) {
         EXPECT_NEAR(value.item<double>(), expected.losses[static_cast<size_t>(step)], 1e-4) << step;
       }

@@ -171,36 +171,6 @@ TEST(RanksOnGpus, AGradientTakesOneKernelOfTheExchange) {
   EXPECT_LE((many - few) / 16, 1.05);  // 16 more gradients
 }
 
-// Whether a step is skipped is read once.
-TEST(RanksOnGpus, AShardedFp16StepWaitsOnce) {
-  const testing::SmallData data(48);
-  for (const auto stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
-    const auto waits_of_run = [&](int steps) {
-      auto options = quiet_options(Precision::kFp16);
-      options.shard = {.stage = stage, .wrap = {.unit_bytes = 1024}};
-      const auto nets = nets_of(2, false);
-      const int64_t before = testing::pretend::counts()->waits;
-      run_on_gpus(
-          2,
-          [&](Accelerator& accelerator) {
-            auto net = nets[static_cast<size_t>(accelerator.rank())];
-            torch::optim::AdamW adam(net->parameters(), 1e-3);
-            auto [model, optimizer] = accelerator.prepare(net, adam);
-            const auto x = share_of(data.x, accelerator), y = share_of(data.y, accelerator);
-            for (int step = 0; step < steps; ++step) {
-              optimizer.zero_grad();
-              accelerator.backward(F::cross_entropy(model(x), y));
-              optimizer.step();
-            }
-          },
-          options);
-      return testing::pretend::counts()->waits - before;
-    };
-    EXPECT_EQ(static_cast<double>(waits_of_run(8) - waits_of_run(4)) / (4 * 2), 1)
-        << "stage " << static_cast<int>(stage);
-  }
-}
-
 // A ResNet-50 has 160 of them, of two dtypes.
 TEST(RanksOnGpus, BuffersTakeAsManyKernelsOfTheExchangeAsOneBuffer) {
   const auto of_four_steps = [](int num_buffers) {

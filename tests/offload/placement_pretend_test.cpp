@@ -180,8 +180,9 @@ TEST_F(Placed, PartsOfTwoDevicesMemoryAndDiskComputeTogether) {
   EXPECT_EQ(weight(2).device(), c10::Device(c10::kCUDA, 1));
   EXPECT_TRUE(is_offloaded(weight(1)) && is_offloaded(weight(3)) && is_offloaded(weight(5)));
   EXPECT_GE(model.stream_counts().reads, 9);
-  EXPECT_LE(counts()->peak_bytes[0], before[0] + 2 * (kLayerBytes + 1024) + 16384);
-  EXPECT_LE(counts()->peak_bytes[1], before[1] + 16384);
+  // Two units on the first, and activations.
+  EXPECT_LE(counts()->peak_bytes[0], before[0] + 2 * (kLayerBytes + 1024) + 32768);
+  EXPECT_LE(counts()->peak_bytes[1], before[1] + 32768);
 
   model(x_).square().sum().backward();
 

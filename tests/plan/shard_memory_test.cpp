@@ -29,10 +29,10 @@ TEST(ShardMemory, a_device_holds_its_ranks_part_and_the_units_under_way) {
   const auto rows = shard_memory({.parameters = 1000, .largest_unit = 10, .ranks_per_host = 2, .hosts = 2});
   EXPECT_EQ(rows[0].on_device, 1000 * 16);
   EXPECT_EQ(rows[1].on_device, 1000 * 8 + 1000 * 8 / 4 + 10 * 4);
-  EXPECT_EQ(rows[2].on_device, 1000 * 4 + 1000 * 12 / 4 + 2 * 10 * 4 + 10);
-  EXPECT_EQ(rows[3].on_device, 1000 * 16 / 4 + 4 * 10 * 4 + 10);
-  EXPECT_EQ(rows[4].on_device, 1000 * 4 / 4 + 4 * 10 * 4 + 10);
-  EXPECT_EQ(rows[5].on_device, 4 * 10 * 4 + 10);
+  EXPECT_EQ(rows[2].on_device, 1000 * 4 + 1000 * 12 / 4 + 3 * 10 * 4 + 10);
+  EXPECT_EQ(rows[3].on_device, 1000 * 16 / 4 + 5 * 10 * 4 + 10);
+  EXPECT_EQ(rows[4].on_device, 1000 * 4 / 4 + 5 * 10 * 4 + 10);
+  EXPECT_EQ(rows[5].on_device, 5 * 10 * 4 + 10);
 }
 
 TEST(ShardMemory, the_first_row_that_fits_is_named) {

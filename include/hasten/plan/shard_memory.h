@@ -44,7 +44,7 @@ struct UnitsUnderWay {
 };
 
 /// Returns the bytes. Stage 1: the gradients that autograd makes of a unit. Stages 2 and 3: those, the buffer that they
-/// are copied to, and the sum of the rank's part. Stage 3: two units of parameters as well.
+/// are copied to, the unit before, and the sum of the rank's part. Stage 3: two units of parameters as well.
 double bytes_under_way(const UnitsUnderWay& units);
 
 /// Rows for Ddp, stages 1 to 3, and stage 3 with optimizer state, then with parameters as well, in files.
