@@ -32,7 +32,10 @@ TEST(Survive, RandomKillsOverSharedMemoryAndGloo) {
 TEST(Survive, AccumulationWorkersAndSeveralOptimizersToo) {
   expect_same_end(run_survived("accumulates workers", "1@backward:4,0@optimizer:9,2@forward:22"),
                   undisturbed("accumulates workers"), "accumulation");
-  expect_same_end(run_survived("gan", "1@between:4,0@behind_first:7,2@optimizer:9"), undisturbed("gan"), "gan");
+  const std::string gan = undisturbed("gan");
+  expect_same_end(run_survived("gan", "1@between:4,0@behind_first:7,2@optimizer:9"), gan, "gan");
+  // The state that an optimizer has made in its first step goes with that step.
+  expect_same_end(run_survived("gan", "1@behind_first:1"), gan, "the first step of a gan");
 }
 
 TEST(Survive, SavesThatDeathsCutOffAreWholeOrNotThereAndAllComeToBe) {
@@ -43,6 +46,11 @@ TEST(Survive, SavesThatDeathsCutOffAreWholeOrNotThereAndAllComeToBe) {
   expect_same_end(run_survived("saves", "1@evaluation:5,0@save:2,2@writing:2,1@saved:3,0@saved:1"), expected, "before");
   expect_same_end(run_survived("saves", "0@writing:1,1@writing:2,0@committing:2,2@committing:4,1@save:6"), expected,
                   "during");
+}
+
+// As a process leaves that ends before the others have the name.
+TEST(Survive, AFolderThatNoOtherRankKnowsIsRemovedWhenTheyHaveMet) {
+  expect_same_end(run_survived("saves leaves", "0@forward:5"), undisturbed("saves leaves"), "leaves");
 }
 
 TEST(Survive, SavesInTheBackgroundToo) {

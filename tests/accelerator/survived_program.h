@@ -112,6 +112,8 @@ inline int run_program() {
     options.log_with = {"journal", "tensorboard"};
     options.project.project_dir = project_folder();
   }
+  if (has_word("leaves") && Environment::current().flag("HASTEN_REPLACES").value_or(false))
+    std::filesystem::create_directories(project_folder() + "/checkpoints/.checkpoint_99.tmp-0123");
   Accelerator accelerator(options);
   pass("accelerator");
   Net net;

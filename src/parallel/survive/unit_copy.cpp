@@ -101,6 +101,7 @@ void UnitCopy::restore() {
     std::istringstream stream(bytes);
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
+    optimizer->state().clear();  // load() keeps what the archive lacks, as it does of the first step
     optimizer->load(archive);
   }
 }
