@@ -103,6 +103,7 @@ void Checkpoints::Impl::load_meeting_state(const std::string& state) {
   iteration = value.at("iteration").as_int();
   counter->set(value.at("steps").as_int());
   is_numbered = true;
+  remove_unnamed();
   // Of a save that a rank's end has cut off. All ranks have left it when they have met.
   const std::string temporary = std::exchange(leftover, {});
   const size_t kind = temporary.rfind(".tmp-");
@@ -114,6 +115,18 @@ void Checkpoints::Impl::load_meeting_state(const std::string& state) {
   const auto path = std::filesystem::path(temporary).parent_path() /
                     std::filesystem::path(temporary.substr(0, kind)).filename().string().substr(1);
   if (std::filesystem::exists(path, error)) std::filesystem::remove_all(aside, error);
+}
+
+// Those of a process that ended before the others had the name. No save is under way when the ranks have met.
+void Checkpoints::Impl::remove_unnamed() const {
+  if (!project.automatic_checkpoint_naming || !run.process.is_local_main_process()) return;
+  std::error_code error;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints_folder(), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".checkpoint_") && name.find(".tmp-") != std::string::npos) found.push_back(entry.path());
+  }
+  for (const auto& path : found) std::filesystem::remove_all(path, error);
 }
 
 // Behind it this rank's saves begin as those of a new process.

@@ -67,6 +67,8 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   std::string meeting_state();
   void load_meeting_state(const std::string& state);
   void leave_meeting();
+  /// Removes temporary folders whose name no rank has.
+  void remove_unnamed() const;
 
   ProjectConfiguration project;
   int64_t iteration = 0;
