@@ -1,6 +1,7 @@
 // PinnedRows: a fetch whose rows go to a device gathers them into memory that the device copies from.
 //
-// Rows in plain memory would be copied a second time on the host, into pinned memory (src/data/loader/detail/staging.h).
+// Rows in plain memory would be copied a second time on the host, into pinned memory
+// (src/data/loader/detail/staging.h).
 #pragma once
 
 #include <utility>
