@@ -30,7 +30,6 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
                           hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
   accelerator.print(net->ptr<torch::nn::LinearImpl>(0)->weight.size(0), " of 32 hidden units, on the first stage");
-
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (auto& batch : train) {
       optimizer.zero_grad();
