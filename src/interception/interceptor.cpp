@@ -13,6 +13,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/interception/before_scopes.h"
+#include "hasten/interception/stack_tensors.h"
 #include "interception/operator_table.h"
 
 namespace hasten::interception {
@@ -103,19 +104,6 @@ void visit_list(const at::TensorBase& tensor, const Visit& visit) {
     if (const auto* of_base = own_list(tensor._base())) return visit(*of_base);
   }
   if (const auto of_storage = ByStorage::instance().find(tensor)) visit(*of_storage);
-}
-
-template <class Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor()) visit(item.toTensor());
-    }
-  }
 }
 
 // The interceptors of all tensor arguments, each once, in the order of the arguments; without those that come before

@@ -91,7 +91,7 @@ void ForwardPass::carry_out(const c10::OperatorHandle& op, interception::Stack& 
   }
   for (size_t i = 0; i < call.num_arguments(); ++i) {
     if (!call.writes(i)) continue;
-    visit_tensors_of(stack[call.begin + i], [&](const at::Tensor& tensor) {
+    interception::visit_tensors(stack[call.begin + i], [&](const at::Tensor& tensor) {
       const auto* const value = StagedTensor::of(tensor);
       const bool is_known = value != nullptr || axis_.find(tensor) != nullptr || axis_.is_buffer(tensor);
       if (!is_known || (value != nullptr && value->stage() != stage && value->facts().is_view)) {
@@ -105,7 +105,7 @@ void ForwardPass::carry_out(const c10::OperatorHandle& op, interception::Stack& 
   }
   take_turn(stage);
   for (size_t i = call.begin; i < stack.size(); ++i) {
-    visit_tensors_of(stack[i], [&](const at::Tensor& tensor) {
+    interception::visit_tensors(stack[i], [&](const at::Tensor& tensor) {
       if (auto* const value = StagedTensor::of(tensor)) return bring(*value, stage);
       hold(tensor, stage);
     });
@@ -156,7 +156,7 @@ void ForwardPass::hold(const at::Tensor& parameter, int stage) {
 std::shared_ptr<const Recipe> ForwardPass::recipe_of(const Call& call) const {
   bool is_of_parameters = call.written.empty() && !call.op.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = call.begin; i < call.stack.size(); ++i) {
-    visit_tensors_of(call.stack[i], [&](const at::Tensor& tensor) {
+    interception::visit_tensors(call.stack[i], [&](const at::Tensor& tensor) {
       const auto* const value = StagedTensor::of(tensor);
       const bool is_known = value != nullptr ? value->recipe() != nullptr : axis_.find(tensor) != nullptr;
       is_of_parameters = is_of_parameters && is_known;
@@ -171,7 +171,7 @@ std::shared_ptr<const Recipe> ForwardPass::recipe_of(const Call& call) const {
 at::Tensor ForwardPass::remake(const StagedTensor& value, int stage) {
   interception::Stack stack = value.recipe()->arguments;
   for (const c10::IValue& argument : stack) {
-    visit_tensors_of(argument, [&](const at::Tensor& tensor) {
+    interception::visit_tensors(argument, [&](const at::Tensor& tensor) {
       if (auto* const other = StagedTensor::of(tensor)) return bring(*other, stage);
       hold(tensor, stage);
     });
@@ -286,7 +286,7 @@ void ForwardPass::compute(Call& call) {
   // A value of an earlier stage that is written to becomes one of this stage.
   for (size_t i = 0; i < call.num_arguments(); ++i) {
     if (!call.writes(i)) continue;
-    visit_tensors_of(call.stack[call.begin + i], [&](const at::Tensor& tensor) {
+    interception::visit_tensors(call.stack[call.begin + i], [&](const at::Tensor& tensor) {
       auto* const value = StagedTensor::of(tensor);
       if (value == nullptr || value->stage() == call.stage) return;
       at::Tensor& copy = value->copies().at(call.stage);

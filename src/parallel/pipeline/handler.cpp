@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/interception/stack_tensors.h"
 #include "parallel/pipeline/forward_pass.h"
-#include "parallel/pipeline/operator_values.h"
 
 namespace hasten::parallel::pipeline {
 namespace {
@@ -43,7 +43,7 @@ bool StageAxis::intercept(const c10::OperatorHandle& op, interception::Stack& st
     }
   };
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
-    visit_tensors_of(stack[i], visit);
+    interception::visit_tensors(stack[i], visit);
   if (!found.has_value && !found.has_parameter) return false;
   if (found.has_foreign) {
     throw UsageError(origin(), "'", op.schema().name(),

@@ -1,4 +1,4 @@
-// The tensors among an operator's arguments or results, as they lie on the dispatcher's stack.
+// Replaces the tensors among an operator's arguments or results, as they lie on the dispatcher's stack.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -8,29 +8,15 @@
 #include <optional>
 #include <utility>
 
-namespace hasten::parallel::pipeline {
+#include "hasten/interception/stack_tensors.h"
 
-/// Calls `fn` with each tensor that is defined.
-template <class Fn>
-void visit_tensors_of(const c10::IValue& value, const Fn& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      if (tensor.defined()) fn(tensor);
-    }
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor() && item.toTensor().defined()) fn(item.toTensor());
-    }
-  }
-}
+namespace hasten::parallel::pipeline {
 
 /// Puts fn(tensor) in the place of each tensor that is defined.
 template <class Fn>
 void replace_tensors_of(c10::IValue& value, const Fn& fn) {
   bool any = false;
-  visit_tensors_of(value, [&](const at::Tensor&) { any = true; });
+  interception::visit_tensors(value, [&](const at::Tensor&) { any = true; });
   if (!any) return;
   if (value.isTensor()) {
     value = fn(value.toTensor());

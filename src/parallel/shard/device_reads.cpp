@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/interception/stack_tensors.h"
 #include "hasten/parallel/shard/in_parts.h"
 
 namespace hasten::parallel::shard {
@@ -50,19 +51,6 @@ bool takes_low_form(const std::string& name) {
                                                        "aten::addmv",
                                                        "aten::mv"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-template <class Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
-    }
-  }
 }
 
 }  // namespace
@@ -161,14 +149,14 @@ bool DeviceReads::intercept(const c10::OperatorHandle& op, interception::Stack& 
   if (is_pure_view(op)) return false;
   std::vector<DeviceUnits::Form> forms;
   for (size_t i = begin; i < stack.size(); ++i)
-    visit_tensors(stack[i], [&](const at::Tensor& tensor) { read(tensor, forms); });
+    interception::visit_tensors(stack[i], [&](const at::Tensor& tensor) { read(tensor, forms); });
   if (forms.empty()) return false;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   units_->read(forms, in_backward ? ahead_.in_backward : ahead_.in_forward);
   for (size_t i = begin; i < stack.size(); ++i) {
     const auto* alias = arguments[i - begin].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
-    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+    interception::visit_tensors(stack[i], [&](const at::Tensor& tensor) {
       const Place* place = find(tensor);
       if (place != nullptr && !place->low) units_->note_write(DeviceUnits::exact(parameters_[place->parameter].unit));
     });
