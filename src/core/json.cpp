@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/core/digit.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
@@ -41,10 +42,6 @@ void drop_repeated_keys(Value::Map& map) {
     }
   }
   map = std::move(kept);
-}
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
 }
 
 // Reads with a stack of open maps and lists of its own.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "hasten/core/digit.h"
 #include "hasten/core/strings.h"
 
 namespace hasten::core {
@@ -50,7 +51,6 @@ std::optional<double> real_number(std::string_view text) {
 }
 
 std::optional<double> python_number(std::string_view text) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   text = trim(text);
   if (text.empty()) return std::nullopt;
   std::string digits;

@@ -2,23 +2,19 @@
 #include "hasten/core/sentence.h"
 
 #include <algorithm>
-#include <cctype>
 
+#include "hasten/core/digit.h"
 #include "hasten/core/text.h"
 
 namespace hasten {
 namespace {
-
-bool digit(char c) {
-  return std::isdigit(static_cast<unsigned char>(c)) != 0;
-}
 
 // Returns the bytes of "rank r/n: " at the front of `words`, 0 if there is none.
 size_t rank_bytes(std::string_view words) {
   constexpr std::string_view kRank = "rank ";
   if (words.substr(0, kRank.size()) != kRank) return 0;
   const auto after_digits = [&](size_t at) {
-    return static_cast<size_t>(std::find_if_not(words.begin() + at, words.end(), digit) - words.begin());
+    return static_cast<size_t>(std::find_if_not(words.begin() + at, words.end(), core::is_digit) - words.begin());
   };
   const size_t slash = after_digits(kRank.size());
   if (slash == kRank.size() || slash >= words.size() || words[slash] != '/') return 0;

@@ -7,15 +7,12 @@
 #include <optional>
 #include <set>
 
+#include "hasten/core/digit.h"
 #include "hasten/core/error.h"
 #include "hasten/core/listing.h"
 
 namespace hasten::parallel {
 namespace {
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 // The whole of `name`.
 bool matches_all(std::string_view pattern, std::string_view name) {
@@ -28,7 +25,7 @@ bool matches_all(std::string_view pattern, std::string_view name) {
   }
   if (pattern.front() == '*') {
     size_t digits = 0;
-    while (digits < name.size() && is_digit(name[digits])) ++digits;
+    while (digits < name.size() && core::is_digit(name[digits])) ++digits;
     if (digits > 0 && matches_all(pattern.substr(1), name.substr(digits))) return true;
     // A star at the head of a name stands for any modules before it.
     if (!pattern.starts_with("*.")) return false;
