@@ -12,6 +12,7 @@
 #include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "hasten/settings/fsdp_names.h"
 #include "settings/origin.h"
 
 namespace hasten::plan {
@@ -43,24 +44,6 @@ bool parse_bool(const std::string& text, const std::string& source) {
   if (std::find(yes.begin(), yes.end(), word) != yes.end()) return true;
   if (std::find(no.begin(), no.end(), word) != no.end()) return false;
   throw UsageError(kFsdp, source, " is '", text, "'; expected true or false (1 t yes y on, 0 f no n off).");
-}
-
-const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
-                                                 "HYBRID_SHARD_ZERO2"};
-  return names;
-}
-const std::vector<std::string>& wrap_names() {
-  static const std::vector<std::string> names = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
-  return names;
-}
-const std::vector<std::string>& prefetch_names() {
-  static const std::vector<std::string> names = {"BACKWARD_PRE", "BACKWARD_POST"};
-  return names;
-}
-const std::vector<std::string>& state_names() {
-  static const std::vector<std::string> names = {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"};
-  return names;
 }
 
 bool reshards(ShardingStrategy strategy) {
@@ -152,7 +135,7 @@ class FsdpReader {
     }
     const bool from_argument = plugin_.reshard_after_forward.is_string();
     if (text.empty() && !from_argument) return;
-    const auto& names = strategy_names();
+    const auto& names = fsdp_strategy_names();
     const bool is_number = text.size() == 1 && text[0] >= '2' && text[0] <= '5';
     if (!from_argument && std::find(names.begin(), names.end(), upper(text)) == names.end() && !is_number) {
       // The launcher's default for version 2 is handed to version 1 as well.
@@ -213,7 +196,7 @@ class FsdpReader {
     s_.prefetches_forward = plugin_.forward_prefetch.value_or(true);
     if (text && s_.prefetches_backward) {
       s_.backward_hint = static_cast<BackwardPrefetch>(parse_name(
-          *text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", prefetch_names()));
+          *text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", fsdp_prefetch_names()));
     }
     if (s_.fsdp_version == 1) {
       s_.backward_prefetch = s_.backward_hint;
@@ -229,7 +212,7 @@ class FsdpReader {
     s_.state_dict_type = s_.fsdp_version == 1 ? StateDictType::kFull : StateDictType::kSharded;
     if (text) {
       s_.state_dict_type = static_cast<StateDictType>(
-          parse_name(*text, plugin_.state_dict_type ? "state_dict_type" : "FSDP_STATE_DICT_TYPE", state_names()));
+          parse_name(*text, plugin_.state_dict_type ? "state_dict_type" : "FSDP_STATE_DICT_TYPE", fsdp_state_names()));
     }
     if (s_.state_dict_type == StateDictType::kLocal) {
       if (s_.fsdp_version == 2) {
@@ -251,7 +234,7 @@ class FsdpReader {
     const auto text = plugin_.auto_wrap_policy ? plugin_.auto_wrap_policy : variable("FSDP_AUTO_WRAP_POLICY");
     if (text) {
       // Numbers are no names of policies.
-      const auto& names = wrap_names();
+      const auto& names = fsdp_wrap_names();
       const auto found = std::find(names.begin(), names.end(), upper(*text));
       if (found == names.end()) {
         throw UsageError(kFsdp, plugin_.auto_wrap_policy ? "auto_wrap_policy" : "FSDP_AUTO_WRAP_POLICY", " is '", *text,
@@ -398,20 +381,20 @@ void set_mixed_precision(FsdpSettings& settings, const std::string& mixed_precis
 }
 
 std::string name_of(ShardingStrategy strategy) {
-  return strategy_names()[static_cast<size_t>(strategy) - 1];
+  return fsdp_strategy_names()[static_cast<size_t>(strategy) - 1];
 }
 std::string name_of(BackwardPrefetch prefetch) {
-  return prefetch_names()[static_cast<size_t>(prefetch) - 1];
+  return fsdp_prefetch_names()[static_cast<size_t>(prefetch) - 1];
 }
 std::string name_of(StateDictType type) {
-  return state_names()[static_cast<size_t>(type) - 1];
+  return fsdp_state_names()[static_cast<size_t>(type) - 1];
 }
 std::string name_of(AutoWrapPolicy policy) {
-  return wrap_names()[static_cast<size_t>(policy)];
+  return fsdp_wrap_names()[static_cast<size_t>(policy)];
 }
 
 ShardingStrategy parse_sharding_strategy(const std::string& text, const std::string& source) {
-  return static_cast<ShardingStrategy>(parse_name(text, source, strategy_names()));
+  return static_cast<ShardingStrategy>(parse_name(text, source, fsdp_strategy_names()));
 }
 
 Fsdp2Conversion convert_to_fsdp2(const core::Value& config) {

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "hasten/core/number.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "hasten/settings/fsdp_names.h"
 
 namespace hasten::launcher {
 namespace {
@@ -14,20 +16,18 @@ namespace {
 struct Words {
   const char* setting;
   std::vector<std::string> names;
-  int64_t least = 1, most = 0;  ///< numbers that stand for the names, none if `most` is 0
-  bool takes_flags = false;     ///< true and false have a meaning, too
+  int64_t most = 0;          ///< numbers from 1 to it stand for the names, none if it is 0
+  bool takes_flags = false;  ///< true and false have a meaning, too
 };
 
-const std::vector<Words>& settings_with_words() {
-  static const std::vector<std::string> strategies = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
-                                                      "HYBRID_SHARD_ZERO2"};
-  static const std::vector<Words> all = {
-      {"fsdp_sharding_strategy", strategies, 1, 5},
-      {"fsdp_reshard_after_forward", strategies, 1, 5, true},
-      {"fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"}},
-      {"fsdp_backward_prefetch", {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"}, 1, 2},
-      {"fsdp_state_dict_type", {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"}, 1, 3}};
-  return all;
+std::vector<Words> settings_with_words() {
+  std::vector<std::string> prefetches = plan::fsdp_prefetch_names();
+  prefetches.push_back("NO_PREFETCH");
+  return {{"fsdp_sharding_strategy", plan::fsdp_strategy_names(), 5},
+          {"fsdp_reshard_after_forward", plan::fsdp_strategy_names(), 5, true},
+          {"fsdp_auto_wrap_policy", plan::fsdp_wrap_names()},
+          {"fsdp_backward_prefetch", std::move(prefetches), 2},
+          {"fsdp_state_dict_type", plan::fsdp_state_names(), 3}};
 }
 
 bool has_meaning(const Words& words, const std::string& given) {
@@ -36,7 +36,7 @@ bool has_meaning(const Words& words, const std::string& given) {
   if (std::find(words.names.begin(), words.names.end(), word) != words.names.end()) return true;
   if (words.takes_flags && core::parse_flag(given)) return true;
   const auto number = core::whole_number<int64_t>(given);
-  return number && *number >= words.least && *number <= words.most;
+  return number && *number >= 1 && *number <= words.most;
 }
 
 }  // namespace
