@@ -58,7 +58,7 @@ at::Tensor CutAxis::cut_whole(const at::Tensor& whole, const Cut& cut, int part)
   const int64_t block = whole.size(cut.dim) / cut.blocks;
   std::vector<at::Tensor> pieces;
   for (int64_t i = 0; i < cut.blocks; ++i) {
-    const auto own = parallel::part_of(block, num_parts(), i % 2 == 0 ? part : num_parts() - 1 - part);
+    const auto own = parallel::part_of(block, num_parts(), part_in_block(i, part));
     pieces.push_back(whole.narrow(cut.dim, i * block + own.begin, own.size()));
   }
   return at::cat(pieces, cut.dim);
@@ -69,7 +69,7 @@ at::Tensor CutAxis::join(const std::vector<at::Tensor>& parts, const Cut& cut) c
   std::vector<at::Tensor> pieces;
   for (int64_t i = 0; i < cut.blocks; ++i) {
     for (int rank = 0; rank < num_parts(); ++rank) {
-      const at::Tensor& part = parts[static_cast<size_t>(i % 2 == 0 ? rank : num_parts() - 1 - rank)];
+      const at::Tensor& part = parts[static_cast<size_t>(part_in_block(i, rank))];
       const int64_t own = part.size(cut.dim) / cut.blocks;
       pieces.push_back(part.narrow(cut.dim, i * own, own));
     }

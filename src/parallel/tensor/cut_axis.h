@@ -96,6 +96,10 @@ class CutAxis : public interception::Interceptor,
 
   /// Returns the number of blocks that views, slices and pieces keep together.
   int64_t blocks_together() const noexcept { return options_.zigzag ? 2 : 1; }
+  /// Returns which part of a block a rank has: its own number, or counted from the end (zigzag).
+  int part_in_block(int64_t block, int rank) const noexcept {
+    return options_.zigzag && block % 2 == 1 ? num_parts() - 1 - rank : rank;
+  }
   /// Returns a rank's part of a whole value; the whole value of all ranks' parts, by rank.
   at::Tensor cut_whole(const at::Tensor& whole, const Cut& cut, int part) const;
   at::Tensor join(const std::vector<at::Tensor>& parts, const Cut& cut) const;

@@ -57,9 +57,7 @@ std::vector<CutInterval> own_positions(const RuleCall& call, const Argument& que
   const int64_t blocks = queries.cut.blocks, block = queries.cut_size() / blocks;
   std::vector<CutInterval> own;
   for (int64_t i = 0; i < blocks; ++i) {
-    const bool turns = call.axis.options().zigzag && i % 2 == 1;
-    const int part = turns ? call.axis.num_parts() - 1 - call.axis.part() : call.axis.part();
-    const auto in_block = part_of(block, call.axis.num_parts(), part);
+    const auto in_block = part_of(block, call.axis.num_parts(), call.axis.part_in_block(i, call.axis.part()));
     own.push_back({i * block + in_block.begin, i * block + in_block.end});
   }
   return own;
