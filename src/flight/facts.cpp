@@ -184,6 +184,10 @@ std::optional<TcpFacts> connection_facts(int descriptor) {
 
 }  // namespace
 
+bool ThreadFacts::waits_for_device() const {
+  return doing.starts_with("waits for ") && doing.find(" device (") != std::string::npos;
+}
+
 const ThreadFacts* Facts::main_thread() const {
   const auto found = std::find_if(threads.begin(), threads.end(), [&](const auto& it) { return it.thread == pid; });
   return found == threads.end() ? nullptr : &*found;

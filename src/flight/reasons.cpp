@@ -45,17 +45,11 @@ std::string percent(double share) {
   return text(static_cast<int>(share * 100 + 0.5), " %");
 }
 
-// The looker writes that over the system call of a main thread whose stack shows it.
-bool waits_for_device(const Facts& facts) {
-  const ThreadFacts* const main = facts.main_thread();
-  return main != nullptr && main->doing.starts_with("waits for ") && main->doing.find(" device (") != std::string::npos;
-}
-
 std::string why_by_facts(const RankState& rank) {
   const Facts& facts = *rank.facts;
   const ThreadFacts* const main = facts.main_thread();
   if (main == nullptr) return "";
-  if (waits_for_device(facts)) return main->doing;
+  if (main->waits_for_device()) return main->doing;
   const bool starved = main->state == 'R' && facts.cpu_share >= 0 && facts.cpu_share < kStarved;
   if (starved && facts.throttled_periods > 0) {
     return text("is throttled by its cgroup: it gets ", percent(facts.cpu_share), " of a core");
@@ -137,7 +131,9 @@ std::string why(const RankState& rank) {
 
 bool computes(const RankState& rank) {
   if (rank.life != Life::kRunning) return false;
-  if (!rank.facts || waits_for_device(*rank.facts)) return true;  // kernels may run for long
+  if (!rank.facts) return true;
+  const ThreadFacts* const main = rank.facts->main_thread();
+  if (main != nullptr && main->waits_for_device()) return true;  // kernels may run for long
   return why_by_facts(rank).starts_with("computes in ");
 }
 

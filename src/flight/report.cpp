@@ -148,7 +148,7 @@ std::string process_word(const RankState& rank) {
   if (rank.life == Life::kTraced) return "traced";
   if (!rank.facts || rank.facts->main_thread() == nullptr) return "";
   const ThreadFacts& main = *rank.facts->main_thread();
-  if (main.doing.find(" device (") != std::string::npos) return main.doing;
+  if (main.waits_for_device()) return main.doing;
   if (main.state == 'R') return "computing";
   if (main.state == 'D') return "in the kernel (D)";
   return main.doing.empty() || waiting_call(rank) != nullptr ? "sleeping" : main.doing;

@@ -15,6 +15,9 @@ struct ThreadFacts {
   std::string name = {};
   char state = 0;          ///< as the kernel has it: R S D T t
   std::string doing = {};  ///< "waits for a lock", "reads /data/a.idx"; "" if it computes
+
+  /// Returns true if the host waits for its device, as the functions of the thread's stack show.
+  bool waits_for_device() const;
 };
 
 /// A TCP connection with bytes that the other side has not acknowledged.
