@@ -280,9 +280,7 @@ void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
   } catch (const std::exception& error) {
     broken_ = true;
     std::string words = explain(name_of(kind) + label.in_brackets(), error.what());
-    const std::string_view purpose = label.words.data();
-    if (is_of_all_ranks(purpose) && words.find("has left the group") != std::string::npos)
-      words += text(' ', purpose, " is a call of all ranks: make it on every rank, not behind is_main_process().");
+    if (words.find("has left the group") != std::string::npos) words += advice_on_absence(label);
     throw CommError(origin(), name_of(kind), words);
   }
 }

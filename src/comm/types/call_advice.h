@@ -33,4 +33,12 @@ inline std::string advice_on(const std::string& rank, const CallLabel& call, con
   return is_of_all_ranks(other) ? advice(other_rank, other, rank) : std::string();
 }
 
+/// Returns a blank and a sentence if `call` is one of all ranks, for a rank that another one has left alone in it.
+/// Empty otherwise.
+inline std::string advice_on_absence(const CallLabel& call) {
+  const std::string_view made = call.words.data();
+  if (!is_of_all_ranks(made)) return {};
+  return text(' ', made, " is a call of all ranks: make it on every rank, not behind is_main_process().");
+}
+
 }  // namespace hasten::comm
