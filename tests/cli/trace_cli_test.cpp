@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/beside_ranks.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
 #include "hasten/flight/recorder.h"
@@ -80,29 +81,14 @@ class TracedRun {
   std::vector<pid_t> pids_;
 };
 
-struct Ended {
-  int exit_code = -1;
-  std::string out;
-};
-
-/// Not by Command, which waits for all children of the test, the ranks included.
-Ended hasten_trace(const std::string& words) {
-  Ended ended;
-  FILE* const pipe = popen((text(HASTEN_COMMAND, " trace ", words, " 2>&1")).c_str(), "r");
-  char part[4096];
-  for (size_t count = 0; (count = fread(part, 1, sizeof part, pipe)) > 0;) ended.out.append(part, count);
-  ended.exit_code = WEXITSTATUS(pclose(pipe));
-  return ended;
-}
-
 TEST(Trace, OfAllRanksIsOneFile) {
   const TracedRun run(Answers::kTraces);
   const auto output = run.folder / "all.json";
 
-  const Ended ended = hasten_trace(text(run.run_id(), " --steps 3 -o ", output.string()));
+  const Told told = run_beside_ranks(text("trace ", run.run_id(), " --steps 3 -o ", output.string()));
 
-  EXPECT_EQ(ended.exit_code, 0) << ended.out;
-  EXPECT_EQ(ended.out, output.string() + ": 2 events of 2 ranks\n");
+  EXPECT_EQ(told.exit_code, 0) << told.out;
+  EXPECT_EQ(told.out, output.string() + ": 2 events of 2 ranks\n");
   std::ifstream file(output);
   const auto all = core::Value::parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   const auto& events = all.at("traceEvents").as_list();
@@ -114,19 +100,19 @@ TEST(Trace, OfAllRanksIsOneFile) {
 TEST(Trace, ARanksRefusalIsTheError) {
   const TracedRun run(Answers::kRefuses);
 
-  const Ended ended = hasten_trace("-o /dev/null " + run.run_id());
+  const Told told = run_beside_ranks("trace -o /dev/null " + run.run_id());
 
-  EXPECT_EQ(ended.exit_code, 2);
-  EXPECT_THAT(ended.out, HasSubstr("rank 0: another profiler is on"));
+  EXPECT_EQ(told.exit_code, 2);
+  EXPECT_THAT(told.out, HasSubstr("rank 0: another profiler is on"));
 }
 
 TEST(Trace, RanksThatMakeNoStepEndIt) {
   const TracedRun run(Answers::kMakesNoStep);
 
-  const Ended ended = hasten_trace("--timeout 1 " + run.run_id());
+  const Told told = run_beside_ranks("trace --timeout 1 " + run.run_id());
 
-  EXPECT_EQ(ended.exit_code, 2);
-  EXPECT_THAT(ended.out, HasSubstr("no rank has made a step for 1 s"));
+  EXPECT_EQ(told.exit_code, 2);
+  EXPECT_THAT(told.out, HasSubstr("no rank has made a step for 1 s"));
 }
 
 }  // namespace

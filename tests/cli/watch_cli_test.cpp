@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/beside_ranks.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/flight/stacks.h"
@@ -31,21 +32,6 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Told {
-  int exit_code = -1;
-  std::string out;  ///< standard output and error
-};
-
-/// Not by Command, which waits for all children of the test, the ranks included.
-Told about_runs(const std::string& words) {
-  Told told;
-  FILE* const pipe = popen((text(HASTEN_COMMAND, " ", words, " 2>&1")).c_str(), "r");
-  char part[4096];
-  for (size_t count = 0; (count = fread(part, 1, sizeof part, pipe)) > 0;) told.out.append(part, count);
-  told.exit_code = WEXITSTATUS(pclose(pipe));
-  return told;
-}
 
 /// Two ranks: 0 waits for 1 in a barrier, 1 in a lock of its own.
 class WatchedRun : public ::testing::Test {
@@ -92,7 +78,7 @@ class WatchedRun : public ::testing::Test {
 };
 
 TEST_F(WatchedRun, IsListedByPs) {
-  const auto result = about_runs("ps");
+  const auto result = run_beside_ranks("ps");
 
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("RUN "));
@@ -104,24 +90,24 @@ TEST_F(WatchedRun, AStoppedRankIsItsState) {
   int status;
   waitpid(std::stoi(pid(1)), &status, WUNTRACED);
 
-  EXPECT_THAT(about_runs("ps").out, HasSubstr("rank 1 stopped"));
-  EXPECT_THAT(about_runs("stacks " + run_id()).out,
+  EXPECT_THAT(run_beside_ranks("ps").out, HasSubstr("rank 1 stopped"));
+  EXPECT_THAT(run_beside_ranks("stacks " + run_id()).out,
               HasSubstr("rank 1 (pid " + pid(1) + "): is stopped; kill -CONT " + pid(1) + " lets it go on"));
 }
 
 TEST_F(WatchedRun, StacksNameTheFunctionsOfTheProgram) {
-  const auto result = about_runs("stacks --rank 1 " + run_id());
+  const auto result = run_beside_ranks("stacks --rank 1 " + run_id());
 
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_THAT(result.out, HasSubstr("rank 1 (pid " + pid(1) + "): its own code\n  main: sleeps in a lock\n"));
   EXPECT_THAT(result.out, HasSubstr("count_losses_twice ("));
   EXPECT_THAT(result.out, Not(HasSubstr("rank 0")));
-  EXPECT_THAT(about_runs("stacks " + pid(0)).out, HasSubstr("rank 0 (pid " + pid(0) + "): waits in barrier 1"));
-  EXPECT_EQ(about_runs("stacks --rank 7 " + run_id()).exit_code, 2);
+  EXPECT_THAT(run_beside_ranks("stacks " + pid(0)).out, HasSubstr("rank 0 (pid " + pid(0) + "): waits in barrier 1"));
+  EXPECT_EQ(run_beside_ranks("stacks --rank 7 " + run_id()).exit_code, 2);
 }
 
 TEST_F(WatchedRun, WatchShowsALineARank) {
-  const auto result = about_runs("watch --once " + run_id());
+  const auto result = run_beside_ranks("watch --once " + run_id());
 
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_THAT(result.out, HasSubstr("rank  step  samples/s  own  wait"));
@@ -131,7 +117,7 @@ TEST_F(WatchedRun, WatchShowsALineARank) {
 TEST_F(WatchedRun, AnotherNameIsAnErrorWithTheOneThatWasMeant) {
   // The prefix is wrong, not the number: runs of other tests have a number that is as near.
   const std::string wrong = "rum" + run_id().substr(3);
-  const auto result = about_runs("stacks " + wrong);
+  const auto result = run_beside_ranks("stacks " + wrong);
 
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.out, HasSubstr("there is no run '" + wrong + "', did you mean '" + run_id() + "'?"));

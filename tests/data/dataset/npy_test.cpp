@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "data/dataset/raw_values.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "support/folder.h"
 
@@ -30,11 +31,6 @@ std::string header(const std::string& descr, const std::string& shape, bool fort
          ", }";
 }
 
-template <class Value>
-std::string values(std::initializer_list<Value> list) {
-  return {reinterpret_cast<const char*>(list.begin()), list.size() * sizeof(Value)};
-}
-
 class Npy : public InFolder {
  protected:
   at::Tensor read(const std::string& bytes) const { return map_npy(write("a.npy", bytes)); }
@@ -44,16 +40,16 @@ class Npy : public InFolder {
 };
 
 TEST_F(Npy, GivesTheArrayWithItsShape) {
-  const auto array = read(npy(header("<f4", "(2, 3)"), values<float>({0, 1, 2, 3, 4, 5})));
+  const auto array = read(npy(header("<f4", "(2, 3)"), raw_values<float>({0, 1, 2, 3, 4, 5})));
 
   EXPECT_TRUE(torch::equal(array, torch::arange(6, torch::kFloat).reshape({2, 3})));
-  EXPECT_EQ(read(npy(header("<f4", "()"), values<float>({7}))).item<float>(), 7);
+  EXPECT_EQ(read(npy(header("<f4", "()"), raw_values<float>({7}))).item<float>(), 7);
   EXPECT_EQ(read(npy(header("<f4", "(0, 3)"), "")).sizes(), (std::vector<int64_t>{0, 3}));
 }
 
 TEST_F(Npy, GivesTheArrayOfAllVersions) {
   for (const char major : {1, 2, 3}) {
-    EXPECT_TRUE(torch::equal(read(npy(header("<i2", "(2,)"), values<int16_t>({-1, 300}), major)),
+    EXPECT_TRUE(torch::equal(read(npy(header("<i2", "(2,)"), raw_values<int16_t>({-1, 300}), major)),
                              torch::tensor({-1, 300}, torch::kShort)));
   }
 }
@@ -76,7 +72,7 @@ TEST_F(Npy, GivesEveryTypeThatTorchHas) {
 }
 
 TEST_F(Npy, FortranOrderBecomesStrides) {
-  const auto array = read(npy(header("<f4", "(2, 3)", true), values<float>({0, 3, 1, 4, 2, 5})));
+  const auto array = read(npy(header("<f4", "(2, 3)", true), raw_values<float>({0, 3, 1, 4, 2, 5})));
 
   EXPECT_TRUE(torch::equal(array, torch::arange(6, torch::kFloat).reshape({2, 3})));
   EXPECT_EQ(array.strides(), (std::vector<int64_t>{1, 2}));
@@ -93,7 +89,7 @@ TEST_F(Npy, TheOtherByteOrderIsSwapped) {
 }
 
 TEST_F(Npy, AnArrayThatIsNotAlignedIsCopied) {
-  std::string bytes = npy(header("<f4", "(1,)"), values<float>({5}));
+  std::string bytes = npy(header("<f4", "(1,)"), raw_values<float>({5}));
   bytes[8] = static_cast<char>(bytes[8] - 1);
   bytes.erase(bytes.find('\n'), 1);
 
@@ -101,21 +97,21 @@ TEST_F(Npy, AnArrayThatIsNotAlignedIsCopied) {
 }
 
 TEST_F(Npy, WritingToTheTensorLeavesTheFileAlone) {
-  const std::string file = write("a.npy", npy(header("<f4", "(1,)"), values<float>({5})));
+  const std::string file = write("a.npy", npy(header("<f4", "(1,)"), raw_values<float>({5})));
   map_npy(file).fill_(6);
 
   EXPECT_EQ(map_npy(file).item<float>(), 5);
 }
 
 TEST_F(Npy, ServesADatasetThatOutlivesAllElse) {
-  TensorDataset dataset(read(npy(header("<f4", "(3, 1)"), values<float>({0, 1, 2}))));
+  TensorDataset dataset(read(npy(header("<f4", "(3, 1)"), raw_values<float>({0, 1, 2}))));
   const std::vector<size_t> indices{2, 1};
 
   EXPECT_TRUE(torch::equal(dataset.get_batch(indices), torch::tensor({{2.0f}, {1.0f}})));
 }
 
 TEST_F(Npy, HeadersAsOtherWritersMakeThemAreRead) {
-  const std::string value = values<float>({5, 6});
+  const std::string value = raw_values<float>({5, 6});
   for (const char* header : {R"({"shape":(2,),"fortran_order":False,"descr":"<f4"})",
                              "{'descr': '<f4', 'fortran_order': False, 'shape': (2L,)}",
                              "{ 'fortran_order' : False,\n'descr':'<f4','shape' : ( 2 , 1 ) }"}) {

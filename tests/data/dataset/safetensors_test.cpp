@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "data/dataset/raw_values.h"
 #include "support/folder.h"
 
 namespace hasten::data {
@@ -28,11 +29,6 @@ std::string entry(const std::string& dtype, const std::string& shape, size_t beg
          std::to_string(end) + "]}";
 }
 
-template <class Value>
-std::string bytes_of(std::initializer_list<Value> list) {
-  return {reinterpret_cast<const char*>(list.begin()), list.size() * sizeof(Value)};
-}
-
 class Safetensors : public InFolder {
  protected:
   SafetensorsFile open(const std::string& header, const std::string& values) const {
@@ -46,7 +42,7 @@ class Safetensors : public InFolder {
 TEST_F(Safetensors, GiveTensorsByNameAndTheWritersNotes) {
   const auto file = open(R"({"__metadata__":{"format":"pt"},"b":)" + entry("I64", "[2]", 24, 40) + R"(,"a":)" +
                              entry("F32", "[3,2]", 0, 24) + "}   ",
-                         bytes_of<float>({0, 1, 2, 3, 4, 5}) + bytes_of<int64_t>({-1, 1}));
+                         raw_values<float>({0, 1, 2, 3, 4, 5}) + raw_values<int64_t>({-1, 1}));
 
   EXPECT_EQ(file.tensors().size(), 2u);
   EXPECT_TRUE(torch::equal(file["a"], torch::arange(6, torch::kFloat).reshape({3, 2})));
@@ -84,7 +80,7 @@ TEST_F(Safetensors, HoldEveryTypeThatTorchHas) {
 
 TEST_F(Safetensors, HoldScalarsEmptyTensorsAndNothing) {
   const auto file = open(R"({"none":)" + entry("F32", "[0,4]", 0, 0) + R"(,"one":)" + entry("F32", "[]", 0, 4) + "}",
-                         bytes_of<float>({7}));
+                         raw_values<float>({7}));
 
   EXPECT_EQ(file["one"].item<float>(), 7);
   EXPECT_EQ(file["none"].sizes(), (std::vector<int64_t>{0, 4}));
@@ -99,7 +95,7 @@ TEST_F(Safetensors, AreReadWhereTheReferenceReadsThemToo) {
 
 TEST_F(Safetensors, ATensorThatIsNotAlignedIsCopied) {
   const auto file = open(R"({"a":)" + entry("U8", "[1]", 0, 1) + R"(,"b":)" + entry("F32", "[1]", 1, 5) + "}",
-                         std::string("x") + bytes_of<float>({7}));
+                         std::string("x") + raw_values<float>({7}));
 
   EXPECT_EQ(file["b"].item<float>(), 7);
 }
@@ -107,7 +103,7 @@ TEST_F(Safetensors, ATensorThatIsNotAlignedIsCopied) {
 TEST_F(Safetensors, RowsOfChosenNamesAreADatasetThatOutlivesTheFile) {
   auto dataset = open(R"({"x":)" + entry("F32", "[3,1]", 0, 12) + R"(,"y":)" + entry("U8", "[3]", 12, 15) +
                           R"(,"other":)" + entry("U8", "[1]", 15, 16) + "}",
-                      bytes_of<float>({0, 1, 2}) + "abc" + "z")
+                      raw_values<float>({0, 1, 2}) + "abc" + "z")
                      .rows({"x", "y"});
   const std::vector<size_t> indices{2, 0};
 
