@@ -1,6 +1,7 @@
 // Small models for tests of model parallelism, and what one process makes of them.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -146,9 +147,12 @@ inline std::vector<ParallelModel> parallel_models() {
 struct ParallelBatch {
   at::Tensor x, y;
 };
+/// Draws from a generator of its own, for ranks that are threads share the default one.
 inline ParallelBatch parallel_batch() {
-  torch::manual_seed(1);
-  return {torch::randint(96, {8, 16}), torch::randint(96, {8, 16})};
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  const auto draw = [&] { return at::randint(96, {8, 16}, generator, at::TensorOptions(at::kLong)); };
+  const at::Tensor x = draw();
+  return {x, draw()};
 }
 
 /// The losses of some steps of AdamW, and the weights afterwards.

@@ -1,4 +1,5 @@
 // Regions in which the ranks communicate.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -12,8 +13,9 @@ namespace {
 TEST(RecomputeRanks, ACollectiveInPlaceInsideARegionGivesTheGradientsOfThePlainRun) {
   testing::run_ranks(2, [](process::Process& process) {
     const comm::Group group = process.group();
-    torch::manual_seed(3);
-    const at::Tensor start = torch::randn({8, 8}), input = torch::randn({4, 8}) * (process.rank() + 1.0);
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+    const at::Tensor start = torch::randn({8, 8}, generator);
+    const at::Tensor input = torch::randn({4, 8}, generator) * (process.rank() + 1.0);
     using Change = std::function<void(const at::Tensor&)>;
     const std::vector<Change> changes = {
         [&](const at::Tensor& largest) { group.all_reduce_(largest, comm::ReduceOp::kMax); },
