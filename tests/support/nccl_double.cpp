@@ -31,6 +31,7 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int kTag = 77;  // of the double's messages among the host's
 
 std::array<std::atomic<int64_t>, 16> sent_bytes;
+std::atomic<int64_t> num_elsewhere = 0;
 
 c10::impl::VirtualGuardImpl cuda() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA);
@@ -51,20 +52,28 @@ bool has_bytes(const at::Tensor& tensor, const at::Tensor& host) {
 // An operation in the double's stream; waiting orders the caller's stream behind it.
 class InStream final : public Backend::Transfer {
  public:
-  InStream(const c10::Stream& stream, std::shared_ptr<std::exception_ptr> error)
-      : device_(stream.device()), done_(c10::kCUDA), error_(std::move(error)) {
+  struct State {
+    std::exception_ptr error = {};
+    std::atomic<bool> has_ended = false;
+  };
+
+  InStream(const c10::Stream& stream, std::shared_ptr<State> state)
+      : device_(stream.device()), done_(c10::kCUDA), state_(std::move(state)) {
     done_.record(stream);
   }
   bool done() override { return done_.query(); }
   void wait() override {
     done_.block(cuda().getStream(device_));
-    if (*error_) std::rethrow_exception(*error_);
+    if (state_->has_ended && state_->error) std::rethrow_exception(state_->error);
+  }
+  std::function<bool()> end_on_device() override {
+    return [state = state_] { return state->has_ended.load(); };
   }
 
  private:
   c10::Device device_;
   c10::Event done_;
-  std::shared_ptr<std::exception_ptr> error_;
+  std::shared_ptr<State> state_;
 };
 
 class NcclDouble final : public Backend {
@@ -162,6 +171,7 @@ class NcclDouble final : public Backend {
   template <class Start, class Finish>
   Started started(c10::Device device, const Tensors& inputs, const Start& start, const Finish& finish) {
     const std::lock_guard lock(mutex_);
+    if (cuda().getDevice() != device) ++num_elsewhere;
     refuse_duplicates(device);
     const c10::Stream stream = stream_after(device);
     Tensors before, on_host;
@@ -180,15 +190,16 @@ class NcclDouble final : public Backend {
   }
 
   static Started in_stream(const c10::Stream& stream, std::function<void()> work) {
-    auto error = std::make_shared<std::exception_ptr>();
-    pretend::launch(stream, [error, work = std::move(work)] {
+    auto state = std::make_shared<InStream::State>();
+    pretend::launch(stream, [state, work = std::move(work)] {
       try {
         work();
       } catch (...) {
-        *error = std::current_exception();
+        state->error = std::current_exception();
       }
+      state->has_ended = true;
     });
-    return std::make_unique<InStream>(stream, std::move(error));
+    return std::make_unique<InStream>(stream, std::move(state));
   }
 
   // The double's stream of the device, behind the caller's.
@@ -236,10 +247,15 @@ std::unique_ptr<Backend> make_double(const comm::BackendSetup& setup, Backend& h
 
 UsesNcclDouble::UsesNcclDouble() {
   for (auto& bytes : sent_bytes) bytes = 0;
+  num_elsewhere = 0;
   comm::replace_device_backend(&make_double);
 }
 UsesNcclDouble::~UsesNcclDouble() {
   comm::replace_device_backend(nullptr);
+}
+
+int64_t UsesNcclDouble::calls_on_other_devices() {
+  return num_elsewhere;
 }
 
 int64_t UsesNcclDouble::wire_bytes(int rank) {

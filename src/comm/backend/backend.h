@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,9 @@ class Backend {
     virtual bool done() = 0;
     /// Returns at the end. Throws: std::exception with the backend's own words; Group adds the rank and the reason.
     virtual void wait() = 0;
+    /// Returns a question whether the transfer is done, which keeps no tensor in memory, if wait() returns before the
+    /// device has done it. Returns nothing for others.
+    virtual std::function<bool()> end_on_device() { return {}; }
   };
   using Started = std::unique_ptr<Transfer>;
 

@@ -15,8 +15,8 @@ constexpr std::chrono::milliseconds kLooksUp{100};
 
 class C10dTransfer : public Backend::Transfer {
  public:
-  C10dTransfer(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
-      : work_(std::move(work)), tensors_(std::move(tensors)) {}
+  C10dTransfer(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors, C10dBackend::EndOfWork end_of_work)
+      : work_(std::move(work)), tensors_(std::move(tensors)), end_of_work_(end_of_work) {}
 
   bool done() override { return work_->isCompleted(); }
   void wait() override {
@@ -25,6 +25,9 @@ class C10dTransfer : public Backend::Transfer {
     while (can_look_up && !wait_a_while()) WaitCheck::run();
     if (!can_look_up) work_->wait();
     if (from_) *from_ = work_->sourceRank();
+  }
+  std::function<bool()> end_on_device() override {
+    return end_of_work_ == nullptr ? std::function<bool()>() : end_of_work_(*work_);
   }
   void note_source(std::shared_ptr<int> from) { from_ = std::move(from); }
   void is_message() { is_collective_ = false; }
@@ -43,12 +46,15 @@ class C10dTransfer : public Backend::Transfer {
 
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> tensors_;
+  const C10dBackend::EndOfWork end_of_work_;
   std::shared_ptr<int> from_;
   bool is_collective_ = true;
 };
 
-std::unique_ptr<C10dTransfer> message(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes) {
-  auto transfer = std::make_unique<C10dTransfer>(std::move(work), std::vector<at::Tensor>{std::move(bytes)});
+std::unique_ptr<C10dTransfer> message(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes,
+                                      C10dBackend::EndOfWork end_of_work) {
+  auto transfer =
+      std::make_unique<C10dTransfer>(std::move(work), std::vector<at::Tensor>{std::move(bytes)}, end_of_work);
   transfer->is_message();
   return transfer;
 }
@@ -98,8 +104,8 @@ at::Tensor joined(std::vector<at::Tensor> bytes) {
 
 }  // namespace
 
-Backend::Started C10dBackend::started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) {
-  return std::make_unique<C10dTransfer>(std::move(work), std::move(tensors));
+Backend::Started C10dBackend::started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) const {
+  return std::make_unique<C10dTransfer>(std::move(work), std::move(tensors), end_of_work_);
 }
 
 Backend::Started C10dBackend::all_reduce(at::Tensor tensor, ReduceOp op) {
@@ -148,17 +154,17 @@ Backend::Started C10dBackend::barrier() {
 
 Backend::Started C10dBackend::send(at::Tensor bytes, int to, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return message(native()->send(tensors, to, tag), bytes);
+  return message(native()->send(tensors, to, tag), bytes, end_of_work_);
 }
 
 Backend::Started C10dBackend::receive(at::Tensor bytes, int from, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return message(native()->recv(tensors, from, tag), bytes);
+  return message(native()->recv(tensors, from, tag), bytes, end_of_work_);
 }
 
 Backend::Started C10dBackend::receive_any(at::Tensor bytes, int tag, std::shared_ptr<int> from) {
   std::vector<at::Tensor> tensors{bytes};
-  auto transfer = message(native()->recvAnysource(tensors, tag), bytes);
+  auto transfer = message(native()->recvAnysource(tensors, tag), bytes, end_of_work_);
   transfer->note_source(std::move(from));
   return transfer;
 }

@@ -4,6 +4,7 @@
 // functions left open here. gloo.cpp and nccl.cpp fill them in.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -14,6 +15,10 @@ namespace hasten::comm {
 
 class C10dBackend : public Backend {
  public:
+  /// Gives Transfer::end_on_device of a work. Null if waits return at the end.
+  using EndOfWork = std::function<bool()> (*)(const c10d::Work& work);
+  explicit C10dBackend(EndOfWork end_of_work = nullptr) : end_of_work_(end_of_work) {}
+
   Started all_reduce(at::Tensor tensor, ReduceOp op) override;
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override;
   Started broadcast(at::Tensor bytes, int root) override;
@@ -38,7 +43,10 @@ class C10dBackend : public Backend {
   };
   virtual Native native() = 0;
   /// A transfer over c10d's work, which keeps the tensors alive.
-  static Started started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors);
+  Started started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) const;
+
+ private:
+  const EndOfWork end_of_work_;
 };
 
 }  // namespace hasten::comm

@@ -6,15 +6,26 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 
 #include "comm/backend/c10d_backend.h"
 
 namespace hasten::comm {
 namespace {
 
+// A copy of libtorch's work has its events and not its tensors.
+std::function<bool()> end_of_work(const c10d::Work& work) {
+  using WorkNccl = c10d::ProcessGroupNCCL::WorkNCCL;
+  const auto* const own = dynamic_cast<const WorkNccl*>(&work);
+  if (own == nullptr) return {};
+  return [copy = std::make_shared<WorkNccl>(*own)] { return copy->isCompleted(); };
+}
+
 class NcclBackend : public C10dBackend {
  public:
-  explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl) : nccl_(std::move(nccl)) {}
+  explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl)
+      : C10dBackend(&end_of_work), nccl_(std::move(nccl)) {}
   // Lets kernels under way end, and ends libtorch's threads, which warn of a group that was not shut down.
   ~NcclBackend() override {
     if (is_closed_) return;

@@ -1,6 +1,8 @@
 // See failure_watch.h.
 #include "comm/group/failure_watch.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <chrono>
 #include <utility>
 
@@ -11,8 +13,10 @@ constexpr auto kInterval = std::chrono::milliseconds(500);
 
 }  // namespace
 
-FailureWatch::FailureWatch(std::function<std::optional<std::string>()> look, std::function<void()> act)
-    : thread_([this, look = std::move(look), act = std::move(act)] {
+FailureWatch::FailureWatch(c10::Device device, std::function<std::optional<std::string>()> look,
+                           std::function<void()> act)
+    : thread_([this, device, look = std::move(look), act = std::move(act)] {
+        const c10::DeviceGuard on_device(device);
         std::unique_lock lock(mutex_);
         while (!is_ending_) {
           lock.unlock();

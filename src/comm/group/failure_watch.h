@@ -4,6 +4,8 @@
 // device.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -15,8 +17,9 @@ namespace hasten::comm {
 
 class FailureWatch {
  public:
-  /// Calls `look` in a thread of its own until it returns words, or until the watch ends; then `act`, once.
-  FailureWatch(std::function<std::optional<std::string>()> look, std::function<void()> act);
+  /// Calls `look` in a thread of its own, which has the device, until it returns words, or until the watch ends; then
+  /// `act`, once.
+  FailureWatch(c10::Device device, std::function<std::optional<std::string>()> look, std::function<void()> act);
   /// Ends the thread.
   ~FailureWatch();
   FailureWatch(const FailureWatch&) = delete;

@@ -137,6 +137,7 @@ Group::Impl::~Impl() {
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
   watch_.reset();
   if (failed_ || std::uncaught_exceptions() > 0) close_backends();
+  for (OpenCall& call : open_) call.end.end_uncounted();
   if (recorder_) recorder_->close_group(recorder_group_);
 }
 
@@ -162,11 +163,11 @@ Backend& Group::Impl::cpu() {
 
 Backend& Group::Impl::backend_for(const at::Tensor& tensor) {
   connect();
-  Backend* const device = tensor.is_cuda() && !stands_in_ ? device_backend() : nullptr;
+  Backend* const device = tensor.is_cuda() && !stands_in_ ? device_backend(tensor.device()) : nullptr;
   return device != nullptr ? *device : *cpu_;
 }
 
-Backend* Group::Impl::device_backend() {
+Backend* Group::Impl::device_backend(c10::Device device) {
   if (options.backend == BackendKind::kGloo || options.backend == BackendKind::kSharedMemory) return nullptr;
   if (Backend* const made = made_device_) return made;
   if (!has_device_backend()) return nullptr;
@@ -175,11 +176,12 @@ Backend* Group::Impl::device_backend() {
   auto backend = make_device_backend({keys_->scoped("nccl"), rank, world_size, options}, *cpu_);
   // A store that is gone is no failure: a rank may have ended with all that it had to do.
   const auto look = [this]() -> std::optional<std::string> {
+    end_done_calls(true);
     if (failed_) return "";
     auto message = failure();
     return message == kStoreIsGone ? std::nullopt : std::move(message);
   };
-  watch_ = std::make_unique<FailureWatch>(look, [this] { close_after_peer(); });
+  watch_ = std::make_unique<FailureWatch>(device, look, [this] { close_after_peer(); });
   const std::lock_guard publish(backends_mutex_);
   device_ = std::move(backend);
   if (timeout() != options.timeout) device_->set_timeout(timeout());
@@ -363,7 +365,45 @@ void Group::Impl::track_abandoned(OpType kind, std::vector<Backend::Started> tra
   for (auto& transfer : transfers) abandoned_.push_back({kind, backends_in_use(), std::move(transfer)});
 }
 
+bool Group::Impl::OpenCall::is_done() noexcept {
+  std::erase_if(transfers, [](const auto& is_done) {
+    try {
+      return is_done();
+    } catch (const std::exception&) {
+      return true;  // the device is lost, as the next operation will tell
+    }
+  });
+  return transfers.empty();
+}
+
+void Group::Impl::end_when_done(CallEnd end, const std::vector<Backend::Started>& transfers) noexcept {
+  std::vector<std::function<bool()>> on_device;
+  if (end.is_recorded() && made_device_ != nullptr) {
+    for (const auto& transfer : transfers) {
+      if (auto is_done = transfer->end_on_device()) on_device.push_back(std::move(is_done));
+    }
+  }
+  if (on_device.empty()) return end.end();
+  const std::lock_guard lock(open_mutex_);
+  open_.push_back({std::move(end), std::move(on_device)});
+}
+
+void Group::Impl::end_done_calls(bool all) noexcept {
+  const std::lock_guard lock(open_mutex_);
+  for (auto call = open_.begin(); call != open_.end();) {
+    if (call->is_done()) {
+      call->end.end_uncounted();
+      call = open_.erase(call);
+    } else if (all) {
+      ++call;
+    } else {
+      return;
+    }
+  }
+}
+
 void Group::Impl::reap() noexcept {
+  if (made_device_ != nullptr) end_done_calls(false);
   const std::lock_guard lock(orphans_mutex_);
   const auto ended = [this](AbandonedTransfer& transfer) {
     if (!transfer.transfer->done()) return false;
@@ -399,12 +439,12 @@ void Transfers::wait() {
   if (profiled.isActive()) profiled.before("wait for a collective");
   end_.wait();
   for (auto& transfer : transfers_) group_->wait(*transfer, kind_, label_);
-  end_.end();
+  group_->end_when_done(std::move(end_), transfers_);
 }
 
 void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
-  end_.end();
   if (is_of_an_earlier_meeting()) return;
+  group_->end_when_done(std::move(end_), transfers_);
   group_->track_abandoned(kind_, std::move(transfers_));
 }
 

@@ -8,6 +8,8 @@
 #include <array>
 #include <atomic>
 #include <concepts>
+#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -142,6 +144,12 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept;
   void reap() noexcept;
 
+  /// Ends the record of a call whose waits have returned, or that has no waiter. If a device carries its transfers, the
+  /// record ends once that has done them.
+  void end_when_done(CallEnd end, const std::vector<Backend::Started>& transfers) noexcept;
+  /// Ends those that have been done: all, or the oldest ones up to the first that is under way.
+  void end_done_calls(bool all) noexcept;
+
   /// A subgroup made here, which fails with this group.
   void add_child(const std::shared_ptr<Impl>& child);
   std::atomic<int> subgroups_made = 0;
@@ -151,7 +159,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   [[noreturn]] void rethrow_named(OpType kind, const CallLabel& label) const;
   std::string explain(const std::string& what, const std::string& backend_words) const;
   /// Null where CUDA tensors take the CPU's backend.
-  Backend* device_backend();
+  Backend* device_backend(c10::Device device);
   /// Forgets the meeting, its backends and what is under way on them.
   void leave_meeting() noexcept;
   /// The timeout of operations that start now (Group::set_timeout).
@@ -205,6 +213,14 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   };
   std::mutex lanes_mutex_;
   std::map<ChannelKey, ReceiveChannel> channels_;
+  struct OpenCall {
+    CallEnd end;
+    std::vector<std::function<bool()>> transfers;
+    bool is_done() noexcept;
+  };
+  std::mutex open_mutex_;
+  /// Calls that a device still carries out, oldest first.
+  std::list<OpenCall> open_;
   std::mutex orphans_mutex_;
   std::vector<AbandonedTransfer> abandoned_;
   Logger logger_;

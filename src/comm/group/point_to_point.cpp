@@ -254,7 +254,7 @@ Work<> Group::Impl::exchange(const std::vector<PointToPoint>& messages, bool che
   std::vector<Backend::Started> transfers, records;
   std::vector<at::Tensor> theirs(messages.size()), staged;
   std::vector<Backend::Message> moves;
-  Backend& backend = *device_backend();
+  Backend& backend = *device_backend(messages.at(0).tensor.device());
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto& [kind, tensor, peer] = messages[i];
     const bool is_send = kind == PointToPoint::Kind::kSend;

@@ -34,6 +34,12 @@ class CallEnd {
   void end() noexcept {
     if (recorder_ != nullptr) std::exchange(recorder_, nullptr)->end(ticket_);
   }
+  /// Ends a call in which no thread of the host has waited.
+  void end_uncounted() noexcept {
+    if (recorder_ != nullptr) recorder_->go_on(ticket_);
+    end();
+  }
+  bool is_recorded() const noexcept { return recorder_ != nullptr; }
 
  private:
   flight::Recorder* recorder_ = nullptr;

@@ -50,6 +50,11 @@ void Group::Impl::leave_meeting() noexcept {
     abandoned_.clear();
   }
   {
+    const std::lock_guard lock(open_mutex_);
+    for (OpenCall& call : open_) call.end.end_uncounted();
+    open_.clear();
+  }
+  {
     const std::lock_guard lock(lanes_mutex_);
     channels_.clear();
   }
