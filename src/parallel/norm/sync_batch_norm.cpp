@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
@@ -275,7 +276,14 @@ void UnevenBatchNorms::answer(const std::function<void()>& beside) const {
   };
   std::vector<std::thread> threads;
   for (const auto& group : impl_->groups) {
-    guarded([&] { threads.emplace_back([&] { guarded([&] { group->answer(impl_->device); }); }); });
+    guarded([&] {
+      threads.emplace_back([&] {
+        guarded([&] {
+          const c10::DeviceGuard on_device(impl_->device);
+          group->answer(impl_->device);
+        });
+      });
+    });
   }
   if (threads.size() == impl_->groups.size()) guarded(beside);  // the system may have no thread left
   for (std::thread& thread : threads) thread.join();

@@ -59,5 +59,28 @@ TEST(SyncBatchNormOnDevices, GradientsOfChannelsLastAreToo) {
   expect_ranks_equal_one(true);
 }
 
+// A rank without data answers the others' statistics from a thread of its own.
+TEST(SyncBatchNormOnDevices, ARankWithoutDataAnswersOnItsDevice) {
+  const testing::UsesNcclDouble with_double;
+  testing::run_ranks(2,
+                     [&](process::Process& process) {
+                       const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(process.rank()));
+                       const c10::DeviceGuard guard(device);
+                       torch::nn::BatchNorm1d norm(3);
+                       norm->to(device);
+                       convert_sync_batchnorm(*norm, process.group());
+                       const UnevenBatchNorms uneven(*norm);
+                       if (process.rank() == 0) {
+                         const at::Tensor rows = torch::tensor({{1.F, 2.F, 3.F}, {3.F, 6.F, 5.F}}).to(device);
+                         const at::Tensor wanted = torch::tensor({{-1.F, -1.F, -1.F}, {1.F, 1.F, 1.F}});
+                         testing::expect_near({norm(rows).detach().cpu()}, {wanted}, 1e-3);
+                       }
+                       uneven.answer([] {});
+                     },
+                     {.check = false});
+
+  EXPECT_EQ(testing::UsesNcclDouble::calls_on_other_devices(), 0);
+}
+
 }  // namespace
 }  // namespace hasten::parallel
