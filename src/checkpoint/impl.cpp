@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/impl.h"
 #include "hasten/comm/group/rejoin.h"
@@ -14,6 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/sentence.h"
+#include "hasten/files/disk/durable_folder.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/flight/recorder.h"
 #include "hasten/parallel/ddp/distributed_models.h"
@@ -117,11 +119,19 @@ void Checkpoints::Impl::load_meeting_state(const std::string& state) {
   if (std::filesystem::exists(path, error)) std::filesystem::remove_all(aside, error);
 }
 
-// Those of a process that ended before the others had the name. No save is under way when the ranks have met.
+// Those of a rank 0 that ended before the others had the name. No save of this run is under way when the ranks have
+// met, and rank 0, which begins the next one, removes them before. Another run in the folder has its lock.
 void Checkpoints::Impl::remove_unnamed() const {
-  if (!project.automatic_checkpoint_naming || !run.process.is_local_main_process()) return;
+  if (!project.automatic_checkpoint_naming || run.process.rank() != 0) return;
   std::error_code error;
   std::vector<std::filesystem::path> found;
+  std::optional<files::FolderLock> meanwhile;
+  try {
+    if (!std::filesystem::is_directory(checkpoints_folder(), error)) return;
+    if (lock == nullptr) meanwhile.emplace(checkpoints_folder());
+  } catch (const std::exception&) {
+    return;
+  }
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints_folder(), error)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(".checkpoint_") && name.find(".tmp-") != std::string::npos) found.push_back(entry.path());

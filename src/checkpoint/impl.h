@@ -67,7 +67,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   std::string meeting_state();
   void load_meeting_state(const std::string& state);
   void leave_meeting();
-  /// Removes temporary folders whose name no rank has.
+  /// Removes temporary folders of this run whose name no rank has, where no other run saves into the same folder.
   void remove_unnamed() const;
 
   ProjectConfiguration project;

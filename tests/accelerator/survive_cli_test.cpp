@@ -53,6 +53,13 @@ TEST(Survive, AFolderThatNoOtherRankKnowsIsRemovedWhenTheyHaveMet) {
   expect_same_end(run_survived("saves leaves", "0@forward:5"), undisturbed("saves leaves"), "leaves");
 }
 
+TEST(Survive, AFolderOfAnotherRunThatSavesIntoTheSamePlaceStays) {
+  const std::string expected = undisturbed("beside");
+  EXPECT_THAT(expected, HasSubstr("another run's save: 1"));
+
+  expect_same_end(run_survived("beside", "0@forward:5"), expected, "beside");
+}
+
 TEST(Survive, SavesInTheBackgroundToo) {
   const std::string expected = undisturbed("background");
   EXPECT_THAT(expected, ::testing::StartsWith("next 23\n")) << "none is torn";

@@ -32,6 +32,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/strings.h"
 #include "hasten/data/dataset/map.h"
+#include "hasten/files/disk/durable_folder.h"
 #include "hasten/optim/schedulers/decay.h"
 #include "support/processes.h"
 
@@ -103,7 +104,7 @@ inline int run_program() {
   options.backend = has_word("gloo") ? comm::BackendKind::kGloo : comm::BackendKind::kAuto;
   if (has_word("fp16")) options.mixed_precision = Precision::kFp16;
   if (has_word("shards")) options.shard = {.stage = parallel::ShardStage::kOptimizer};
-  if (has_word("saves") || has_word("background")) {
+  if (has_word("saves") || has_word("background") || has_word("beside")) {
     options.project.project_dir = project_folder();
     options.project.automatic_checkpoint_naming = true;
     options.project.iteration = 3;
@@ -114,6 +115,12 @@ inline int run_program() {
   }
   if (has_word("leaves") && Environment::current().flag("HASTEN_REPLACES").value_or(false))
     std::filesystem::create_directories(project_folder() + "/checkpoints/.checkpoint_99.tmp-0123");
+  const std::string of_another_run = project_folder() + "/checkpoints/.checkpoint_98.tmp-4567";
+  std::optional<files::FolderLock> another_run;
+  if (has_word("beside") && own_rank() == 1) {
+    std::filesystem::create_directories(of_another_run);
+    another_run.emplace(project_folder() + "/checkpoints");
+  }
   Accelerator accelerator(options);
   pass("accelerator");
   Net net;
@@ -213,6 +220,7 @@ inline int run_program() {
   if (has_word("saves") || has_word("background")) {
     out << saves_of_run(has_word("saves")) << "next " << accelerator.checkpoints().save_iteration() << '\n';
   }
+  if (has_word("beside")) out << "another run's save: " << std::filesystem::exists(of_another_run) << '\n';
   if (has_word("tracks")) out << tracked_runs();
   for (const auto& named : net->named_parameters()) out << named.key() << ' ' << digits(named.value()) << '\n';
   for (const auto& named : net->named_buffers()) out << named.key() << ' ' << digits(named.value()) << '\n';
