@@ -1,7 +1,9 @@
-// Checkpoint folders of Megatron-LM (tests/files/megatron_folder_test.cpp) loaded into models of any layout.
+// Checkpoint folders of Megatron-LM (tests/files/megatron_folder_test.cpp) loaded into models of any layout: weights
+// and optimizers.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,10 +11,15 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
+#include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
+#include "hasten/files/folders/optimizer_folder.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "hasten/models/bert.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/t5.h"
 #include "hasten/parallel/layout/placement.h"
+#include "support/folder.h"
 #include "support/golden.h"
 #include "support/ranks.h"
 
@@ -122,6 +129,60 @@ TEST(MegatronWeights, LoadIntoModelsOfAnyLayout) {
 
         accelerator.wait_for_everyone();
         expect_recorded(*net, text(folder, " tp ", layout.tp, " pp ", layout.pp, " dp_shard ", layout.dp_shard));
+        accelerator.wait_for_everyone();
+      });
+    }
+  }
+}
+
+// As `hasten convert --to hasten` writes it.
+void convert(const std::string& from, const std::string& to) {
+  const auto source = files::open_source(from);
+  const auto optimizer = files::read_optimizer(from, 0, *source);
+  std::filesystem::create_directories(to);
+  files::write_weights(files::real_disk(), *source, to, {.dtype = files::Dtype::kFloat32});
+  core::Value parts = core::Value::map();
+  files::write_hasten_optimizers(files::real_disk(), to, {*optimizer}, parts);
+  files::Manifest manifest = files::manifest_of_headers(to);
+  manifest.parts = std::move(parts);
+  for (auto& tensor : manifest.tensors) {
+    if (tensor.kind == "state") tensor.kind = "optimizer";
+  }
+  files::write_manifest(files::real_disk(), to, manifest);
+}
+
+class MegatronOptimizers : public testing::InFolder {};
+
+TEST_F(MegatronOptimizers, LoadIntoModelsOfAnyLayout) {
+  const std::pair<int, parallel::ParallelOptions> layouts[] = {
+      {1, {}}, {2, {.tp = 2}}, {4, {.tp = 4}}, {2, {.pp = 2}}, {4, {.tp = 2, .pp = 2}}};
+  for (const char* const from : {"gpt2_numbered_tp2_pp2", "gpt2_buffers_tp2_pp2"}) {
+    convert(megatron_folder(from), path(from));
+    for (const auto& [world, layout] : layouts) {
+      std::vector<std::shared_ptr<models::Gpt2Impl>> nets;
+      for (int i = 0; i < world; ++i) nets.push_back(std::dynamic_pointer_cast<models::Gpt2Impl>(recorded_gpt2()));
+      run_ranks(world, [&](process::Process& process) {
+        const Accelerator accelerator(process, {.tune_allocator = false, .parallel = layout});
+        const auto& net = nets[static_cast<size_t>(process.rank())];
+        torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1.0));
+        auto [model, optimizer] = accelerator.prepare(net, adamw);
+
+        accelerator.load_state(path(from), {.strict = false});
+
+        const std::string words = text(from, " tp ", layout.tp, " pp ", layout.pp);
+        EXPECT_EQ(adamw.param_groups()[0].options().get_lr(), 0.002) << words;
+        for (const auto& item : net->named_parameters()) {
+          if (item.value().numel() == 0 || kTied.contains(item.key())) continue;  // another stage's
+          const auto found = adamw.state().find(item.value().unsafeGetTensorImpl());
+          ASSERT_NE(found, adamw.state().end()) << words << ' ' << item.key();
+          const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+          EXPECT_EQ(state.step(), 20) << words;
+          const auto sizes = parallel::whole_sizes(item.value());
+          const at::Tensor first = recorded_values("exp_avg:" + item.key(), sizes);
+          const at::Tensor second = recorded_values("exp_avg_sq:" + item.key(), sizes);
+          EXPECT_TRUE(state.exp_avg().equal(parallel::part_as(item.value(), first))) << words << ' ' << item.key();
+          EXPECT_TRUE(state.exp_avg_sq().equal(parallel::part_as(item.value(), second))) << words << ' ' << item.key();
+        }
         accelerator.wait_for_everyone();
       });
     }
