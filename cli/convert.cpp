@@ -83,9 +83,10 @@ void add_manifest(const std::string& folder, core::Value parts) {
 }
 
 /// All optimizers of a folder; parameters keep the names that they have there.
-std::vector<files::PythonValue> optimizers_of(const std::string& folder, const files::TensorSource& weights) {
+std::vector<files::PythonValue> optimizers_of(const std::string& folder, const files::TensorSource& weights,
+                                              const files::SourceOptions& options) {
   std::vector<files::PythonValue> all;
-  while (auto next = files::read_optimizer(folder, all.size(), weights)) all.push_back(*std::move(next));
+  while (auto next = files::read_optimizer(folder, all.size(), weights, options)) all.push_back(*std::move(next));
   return all;
 }
 
@@ -128,7 +129,7 @@ int convert(const std::vector<std::string>& words) {
                      " writes a folder. Give another path.");
   }
   std::vector<files::PythonValue> optimizers;
-  if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source);
+  if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source, options);
   if (folder) fs::create_directories(line.rest[1]);
   print_summary(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
   if (to == "accelerate") write_numbered(line.rest[1], optimizers);

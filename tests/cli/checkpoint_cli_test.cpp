@@ -104,6 +104,48 @@ TEST_F(CheckpointCommands, ConvertTakesTheOptimizersStateAlong) {
   }
 }
 
+// The two checkpoints of each folder differ in the state of their optimizers, and `latest` names the other one.
+TEST_F(CheckpointCommands, ConvertTakesTheOptimizerOfTheTagThatIsGiven) {
+  const auto copy = [&](const std::string& from, const std::string& to) {
+    fs::create_directories(fs::path(at(to)).parent_path());
+    fs::copy(kGolden + from, at(to), fs::copy_options::recursive);
+  };
+  const auto convert = [&](const std::string& in, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"convert", at(in), at(in + "_out"), "--to", "hasten"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << in << ": " << result.err;
+    return result.out;
+  };
+  copy("zero_checkpoints/zero3_fp32_w3/global_step5", "deepspeed/first");
+  copy("zero_checkpoints/zero2_bf16_w2/global_step5", "deepspeed/second");
+  copy("megatron/gpt2_tp2_pp2/iter_0000020", "megatron/iter_0000010");
+  copy("megatron/gpt2_numbered_tp2_pp2/iter_0000020", "megatron/iter_0000020");
+  make_checkpoint("own/first");
+  ASSERT_EQ(run({"convert", kDcp, at("own/second"), "--to", "hasten"}).exit_code, 0);
+  std::ofstream(at("deepspeed/latest")) << "first";
+  std::ofstream(at("own/latest")) << "first";
+  std::ofstream(at("megatron/latest_checkpointed_iteration.txt")) << "10";
+
+  EXPECT_THAT(convert("deepspeed", {"--tag", "second"}), HasSubstr("state of 1 optimizer\n"));
+  EXPECT_THAT(convert("megatron", {"--tag", "20"}), HasSubstr("state of 1 optimizer\n"));
+  EXPECT_THAT(convert("own", {"--tag", "second"}), HasSubstr("state of 1 optimizer\n"));
+
+  const auto moments = [](const std::string& folder) { return files::open_source(folder, {.part = "optimizer"}); };
+  ASSERT_EQ(run({"convert", kGolden + "zero_checkpoints/zero2_bf16_w2", at("alone"), "--to", "hasten"}).exit_code, 0);
+  const auto expected = moments(at("alone")), found = moments(at("deepspeed_out"));
+  ASSERT_GT(expected->names().size(), 0u);
+  ASSERT_EQ(found->names(), expected->names());
+  for (const std::string& name : expected->names()) EXPECT_EQ(bytes(*found, name), bytes(*expected, name)) << name;
+
+  // Without a tag the one that `latest` names counts; without `latest` a tag needs the form.
+  fs::remove_all(at("megatron_out"));
+  fs::remove_all(at("deepspeed_out"));
+  EXPECT_THAT(convert("megatron", {}), ::testing::Not(HasSubstr("state of")));
+  fs::remove(at("deepspeed/latest"));
+  EXPECT_THAT(convert("deepspeed", {"--tag", "second", "--from", "deepspeed"}), HasSubstr("state of 1 optimizer\n"));
+}
+
 // FSDP2 on 16 ranks, AdamW, a group for each of five layers.
 TEST_F(CheckpointCommands, ConvertKeepsTheGroupsOfAnOptimizerOfManyRanksInTheirOrder) {
   const CommandResult result =

@@ -228,7 +228,9 @@ PythonValue named(const PythonValue& value, const std::string& file, const Tenso
       {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(out_groups))}});
 }
 
-PythonValue from_deepspeed(const DeepSpeedFolder& saved) {
+std::optional<PythonValue> from_deepspeed(const std::string& path, const std::string& tag) {
+  const DeepSpeedFolder saved = open_deepspeed_folder(path, {.tag = tag});
+  if (saved.moments == nullptr) return std::nullopt;
   std::map<std::string, PythonValue> slots;
   for (const std::string& name : saved.moments->names()) {
     const size_t dot = name.rfind('.');
@@ -286,8 +288,9 @@ PythonValue megatron_group(const MegatronGroup& group, const MegatronFolder& fol
   return out;
 }
 
-std::optional<PythonValue> from_megatron(const std::string& path, const TensorSource& weights) {
-  const MegatronFolder folder = open_megatron_folder(path, {.names = names_like(weights), .optimizer = true});
+std::optional<PythonValue> from_megatron(const std::string& path, const std::string& tag, const TensorSource& weights) {
+  const MegatronFolder folder =
+      open_megatron_folder(path, {.tag = tag, .names = names_like(weights), .optimizer = true});
   if (folder.optimizer.slots.empty()) return std::nullopt;
   PythonValue::Pairs state;
   PythonValue::Items groups;
@@ -342,23 +345,25 @@ Value skeleton_of(const PythonValue& value, const std::string& prefix, const std
 
 }  // namespace
 
-std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights) {
-  if (!fs::is_directory(folder)) return std::nullopt;
+std::optional<PythonValue> read_optimizer(const std::string& path, size_t index, const TensorSource& weights,
+                                          const SourceOptions& options) {
+  if (!fs::is_directory(path)) return std::nullopt;
+  const std::string folder = tagged_folder(path, options.tag);
   const auto in = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
   if (fs::exists(in(std::string(kManifestFile)))) return from_hasten(folder, index);
   const std::string file = in(index == 0 ? "optimizer.bin" : text("optimizer_", index, ".bin"));
   if (fs::exists(file)) return named(PythonFile::open(file).value(), file, weights);
-  if (is_megatron(folder)) return index > 0 ? std::nullopt : from_megatron(folder, weights);
+  if (options.form.starts_with("megatron") || is_megatron(folder))
+    return index > 0 ? std::nullopt : from_megatron(folder, options.tag, weights);
   if (const std::string dcp = in(text("optimizer_", index)); DcpFolder::is_dcp(dcp)) {
     const PythonValue whole = DcpFolder::open(dcp).state_dict();
     const PythonValue* inner = whole.find("optimizer");
     return named(inner != nullptr ? *inner : whole, dcp, weights);
   }
-  for (const std::string& name : {folder, in("pytorch_model")}) {
-    if (index > 0 || !is_deepspeed(name)) continue;
-    const DeepSpeedFolder saved = open_deepspeed_folder(name);
-    if (saved.moments != nullptr) return from_deepspeed(saved);
-  }
+  if (index > 0) return std::nullopt;
+  // A folder with `latest` or a tag names the checkpoint; Accelerate's holds one beside its own files.
+  if (options.form == "deepspeed" || is_deepspeed(folder)) return from_deepspeed(folder, options.tag);
+  if (is_deepspeed(in("pytorch_model"))) return from_deepspeed(in("pytorch_model"), {});
   return std::nullopt;
 }
 

@@ -12,15 +12,18 @@
 #include "hasten/files/base/tensor_source.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/folders/manifest.h"
+#include "hasten/files/folders/open_source.h"
 #include "hasten/files/python/python_value.h"
 
 namespace hasten::files {
 
 /// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
-/// DeepSpeed's, Megatron-LM's. `weights`: the model's, whose shapes the state must have. Returns nothing if the folder
-/// has no such optimizer. Blocks: on the files. Throws: DataError for a damaged file; UsageError for numbered
-/// parameters without `param_names`, for state of other shapes, and as open_megatron_folder.
-std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
+/// DeepSpeed's, Megatron-LM's. `weights`: the model's, whose shapes the state must have. `options`: the form and the
+/// tag with which open_source gave the weights. Returns nothing if the folder has no such optimizer. Blocks: on the
+/// files. Throws: DataError for a damaged file; UsageError for numbered parameters without `param_names`, for state of
+/// other shapes, and as open_megatron_folder and open_deepspeed_folder.
+std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights,
+                                          const SourceOptions& options = {});
 
 /// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.
 /// Throws: DataError for a value of another form.
