@@ -53,7 +53,12 @@ StepNorms norms_of(const torch::optim::Optimizer& optimizer) {
   }
   if (dynamic_cast<const optim::deepspeed::Lamb*>(&optimizer) != nullptr) return {.name = "FusedLamb", .of_each = true};
   if (dynamic_cast<const optim::NovoGrad*>(&optimizer) != nullptr) return {.name = "NovoGrad", .of_each = true};
-  if (dynamic_cast<const optim::Larc*>(&optimizer) != nullptr) return {.name = "Larc", .of_each = true};
+  if (const auto* const larc = dynamic_cast<const optim::Larc*>(&optimizer)) {
+    return {.name = "Larc",
+            .of_each = true,
+            .of_all = norms_of(larc->wrapped()).of_all,
+            .remedy = "Put it around an optimizer without such norms: SGD, AdamW, or Lamb with max_grad_norm(0)."};
+  }
   if (const auto* const fastai = dynamic_cast<const optim::fastai::Optimizer*>(&optimizer))
     return norms_of_fastai(*fastai);
   return {};
