@@ -138,18 +138,22 @@ TEST(RunWatchMore, ARankThatEvaluatesAloneGetsNoBox) {
 
 HASTEN_PROCESS_CASE(no_hang_suspended) {
   const Process process;
-  for (int step = 0; step < 400; ++step) {
-    process.group().barrier();
-    if (step == 100) (void)!::write(STDOUT_FILENO, "ready\n", 6);
-    usleep(5'000);
+  process.group().barrier();
+  if (process.rank() == 1) {
+    // Short sleeps, for one that is under way when the run is stopped has ended when it goes on.
+    for (int i = 0; i < 300; ++i) {
+      usleep(5'000);
+      if (i == 50) (void)!::write(STDOUT_FILENO, "ready\n", 6);  // the others wait in the second barrier
+    }
   }
+  process.group().barrier();
   return 0;
 }
 
-// As a machine that sleeps does.
+// As a machine that sleeps does. The others wait for rank 1 all the time.
 TEST(RunWatchMore, ARunThatIsSuspendedAndGoesOnIsNotReported) {
-  Processes processes(3, "no_hang_suspended", {{"HASTEN_HANG_AFTER", "1.5"}});
-  ASSERT_TRUE(processes.wait_for_output(0, "ready"));
+  Processes processes(3, "no_hang_suspended", {{"HASTEN_HANG_AFTER", "3"}});
+  ASSERT_TRUE(processes.wait_for_output(1, "ready"));
 
   for (int rank = 0; rank < 3; ++rank) processes.signal(rank, SIGSTOP);
   sleep(5);
