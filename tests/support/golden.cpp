@@ -37,6 +37,8 @@ GoldenCase read_case(const json& entry) {
     if (value.is_number_integer() && value < 0)
       throw std::runtime_error(text("a dataset of ", shown(value), " samples"));
   }
+  if (!golden.expected.is_object() || golden.expected.empty())
+    throw std::runtime_error("an expectation that compares nothing");
   for (json* each : {&golden.expected, &golden.fixed}) {
     if (each->is_object() && each->contains("error")) each->erase("message");  // the kind counts, not the words
   }
@@ -114,7 +116,7 @@ void GoldenTopic::judge(const GoldenCase& golden, const std::function<json()>& r
 
 void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
   const auto same = [&](const json& wanted) {
-    if (!wanted.is_object()) return false;
+    if (!wanted.is_object() || wanted.empty()) return false;  // nothing would be compared
     for (const auto& [key, value] : wanted.items()) {
       if (!given.contains(key) || !near(given.at(key), value, tolerance_)) return false;
     }
