@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <vector>
+
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/layout/placement.h"
@@ -30,7 +33,7 @@ ParallelModel padded_llama() {
 
 struct ContextCase {
   int cp = 2, tp = 1;
-  bool by_heads = false;
+  bool by_heads = false, balance = false;
 };
 
 void expect_gradients_of_one_process(const ParallelModel& model, const ContextCase& is) {
@@ -51,7 +54,7 @@ void expect_gradients_of_one_process(const ParallelModel& model, const ContextCa
     mesh.group("cp").connect_backends();
     auto& net = *nets[static_cast<size_t>(process.rank())];
     const TensorParallel cut(net, mesh.group("tp"));
-    const ContextParallel context(mesh.group("cp"), {.by_heads = is.by_heads});
+    const ContextParallel context(mesh.group("cp"), {.by_heads = is.by_heads, .balance = is.balance});
     const at::Tensor loss = model.loss(net, context.cut(batch.x, 1), context.cut(batch.y, 1));
     EXPECT_NEAR(loss.item<double>(), wanted_loss.item<double>(), 1e-6);
     loss.backward();
@@ -81,6 +84,91 @@ TEST(ContextParallel, GoesWithCutParameters) {
   expect_gradients_of_one_process(gpt2_model(), {.cp = 2, .tp = 2});
   expect_gradients_of_one_process(padded_llama(), {.cp = 2, .tp = 2});
   expect_gradients_of_one_process(gpt2_model(), {.cp = 2, .tp = 2, .by_heads = true});
+}
+
+TEST(ContextParallel, BalancesCausalAttentionForTheGradientsOfOneProcess) {
+  expect_gradients_of_one_process(gpt2_model(), {.cp = 2, .balance = true});
+  expect_gradients_of_one_process(padded_llama(), {.cp = 4, .balance = true});
+  expect_gradients_of_one_process(gpt2_model(), {.cp = 2, .tp = 2, .balance = true});
+}
+
+TEST(ContextParallel, BalancedGivesEachRankAPartOfTheBeginningAndOneOfTheEnd) {
+  run_ranks(4, [](process::Process& process) {
+    const ContextParallel context(process.group(), {.balance = true});
+    const int64_t rank = process.rank();
+
+    const at::Tensor own = local_value(context.cut(at::arange(16), 0));
+
+    const std::vector<int64_t> expected = {2 * rank, 2 * rank + 1, 14 - 2 * rank, 15 - 2 * rank};
+    EXPECT_TRUE(own.equal(torch::tensor(expected))) << own;
+  });
+}
+
+// Each stands for what programs do with a sequence; the values must be those of the whole one.
+TEST(ContextParallel, BalancedValuesAreViewedSplitAndReducedAsWholeOnes) {
+  using Fn = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<Fn> functions = {[](const at::Tensor& x) { return x.flatten(0, 1); },
+                                     [](const at::Tensor& x) {
+                                       return x.flatten(0, 1).view({2, 16, 6});
+                                     },
+                                     [](const at::Tensor& x) {
+                                       return x.view({2, 2, 8, 6});
+                                     },
+                                     [](const at::Tensor& x) {
+                                       return x.view({2, 4, 4, 6}).transpose(1, 2);
+                                     },
+                                     [](const at::Tensor& x) {
+                                       return x.transpose(0, 1).reshape({32, 6});
+                                     },
+                                     [](const at::Tensor& x) { return x.chunk(2, 1)[1]; },
+                                     [](const at::Tensor& x) { return x.split(4, 1)[2]; },
+                                     [](const at::Tensor& x) {
+                                       return x.split_with_sizes({8, 8}, 1)[1];
+                                     },
+                                     [](const at::Tensor& x) { return x.slice(1, 8, 16); },
+                                     [](const at::Tensor& x) { return x.slice(1, 1) - x.slice(1, 0, 15); },
+                                     [](const at::Tensor& x) { return x.select(1, 3); },
+                                     [](const at::Tensor& x) {
+                                       return at::cat({x, x * 2}, 1);
+                                     },
+                                     [](const at::Tensor& x) {
+                                       return at::cat({x, x * 2}, 2);
+                                     },
+                                     [](const at::Tensor& x) { return x.softmax(1); },
+                                     [](const at::Tensor& x) { return x.cumsum(1); },
+                                     [](const at::Tensor& x) { return x.mean(1); },
+                                     [](const at::Tensor& x) {
+                                       return x + at::arange(16).view({16, 1});
+                                     },
+                                     [](const at::Tensor& x) { return x.repeat_interleave(2, 1); },
+                                     [](const at::Tensor& x) { return x.matmul(x.transpose(1, 2)); },
+                                     [](const at::Tensor& x) {
+                                       return x.expand({3, 2, 16, 6});
+                                     }};
+  run_ranks(2, [&](process::Process& process) {
+    const ContextParallel context(process.group(), {.balance = true});
+    for (size_t i = 0; i < functions.size(); ++i) {
+      const auto whole = (at::arange(2 * 16 * 6, at::kDouble).view({2, 16, 6}) * 0.01).requires_grad_();
+      const auto given = whole.detach().clone().requires_grad_();
+      const at::Tensor expected = functions[i](whole), found = functions[i](context.cut(given, 1));
+      EXPECT_TRUE(at::allclose(whole_value(found), expected)) << "function " << i;
+
+      // Weights that no two elements share, so that a swapped one shows.
+      const auto weight = at::arange(expected.numel(), at::kDouble).view(expected.sizes()).sin();
+      (expected * weight).sum().backward();
+      (found * weight).sum().backward();
+      EXPECT_TRUE(at::allclose(given.grad(), whole.grad())) << "gradient of function " << i;
+    }
+  });
+}
+
+TEST(ContextParallel, BalancedRefusesLengthsThatTwiceTheRanksDoNotDivide) {
+  const auto words = run_ranks_collecting(2, [](process::Process& process) {
+    const ContextParallel context(process.group(), {.balance = true});
+    (void)context.cut(at::ones({2, 6}), 1);
+  });
+  EXPECT_THAT(words[0], HasSubstr("a sequence of 6, which 2 * cp = 4 does not divide (balance). Pad it to a multiple "
+                                  "of 4"));
 }
 
 TEST(ContextParallel, RefusesASequenceThatRanksDoNotDivide) {
