@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "hasten/accelerator.h"
 #include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
@@ -69,8 +72,10 @@ void expect_steps_of_one_process(const StepsCase& is) {
       EXPECT_NEAR(mean, expected.losses[static_cast<size_t>(step)], 3e-6) << step;
     }
     for (const auto& item : net->named_parameters()) {
-      const at::Tensor whole = parallel::gather_parameter(item.value());
-      EXPECT_LT((whole - expected.weights.at(item.key())).abs().max().item<double>(), 1e-3) << item.key();
+      const at::Tensor off = (parallel::gather_parameter(item.value()) - expected.weights.at(item.key())).abs();
+      // Softmax does not see keys' biases: their gradients are zero but for rounding, of which AdamW makes whole steps.
+      if (item.key().ends_with("c_attn.bias")) off.narrow(0, off.size(0) / 3, off.size(0) / 3).zero_();
+      EXPECT_LT(off.max().item<double>(), 1e-5) << item.key();
     }
   });
 }
@@ -217,6 +222,16 @@ TEST(Pipelines, GiveOutputsAndStatesOnEveryRank) {
   });
 }
 
+// Module::parameters has a tied weight under each of its names, and clip_grad_norm_ scales it as often.
+std::vector<at::Tensor> each_once(const torch::nn::Module& net) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& one : net.parameters()) {
+    const bool is_there = std::any_of(all.begin(), all.end(), [&](const at::Tensor& own) { return own.is_same(one); });
+    if (!is_there) all.push_back(one);
+  }
+  return all;
+}
+
 // Lamb has a norm a parameter, and a stage has whole ones. Its clipping by the norm of all is clip_grad_norm_'s.
 TEST(Pipelines, StepWithLambAsOnOneProcess) {
   const auto batch = parallel_batch();
@@ -224,29 +239,32 @@ TEST(Pipelines, StepWithLambAsOnOneProcess) {
     return language_loss(model(part.first, at::Tensor(), nullptr), part.second);
   };
   const auto nets = staged_nets(3);
-  optim::Lamb alone(nets[2]->parameters(), optim::LambOptions(1e-2).max_grad_norm(0.5));
+  // Epsilon is above rounding: gradients that are zero but for it, such as those of keys' biases, must not be steps.
+  optim::Lamb alone(each_once(*nets[2]), optim::LambOptions(1e-2).eps(1e-3).max_grad_norm(0.5));
+  std::vector<double> norms;
   for (int step = 0; step < 3; ++step) {
     alone.zero_grad();
     language_loss(nets[2]->forward(batch.x, {}, nullptr), batch.y).backward();
+    norms.push_back(torch::nn::utils::clip_grad_norm_(each_once(*nets[2]), 1e9));
     alone.step();
   }
 
   run_ranks(2, [&](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.pp = 2, .microbatches = 4}});
     auto net = nets[static_cast<size_t>(process.rank())];
-    optim::Lamb lamb(net->parameters(), optim::LambOptions(1e-2).max_grad_norm(0));
+    optim::Lamb lamb(each_once(*net), optim::LambOptions(1e-2).eps(1e-3).max_grad_norm(0));
     auto [model, optimizer] = accelerator.prepare(net, lamb);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       accelerator.forward_backward(Pair(batch.x, batch.y),
                                    [&, &model = model](const Pair& part) { return loss(model, part); });
-      accelerator.clip_grad_norm_(net->parameters(), 0.5);
+      EXPECT_NEAR(accelerator.clip_grad_norm_(each_once(*net), 0.5), norms[static_cast<size_t>(step)], 1e-5);
       optimizer.step();
     }
     const auto expected = nets[2]->named_parameters();
     for (const auto& item : net->named_parameters()) {
       const at::Tensor whole = parallel::gather_parameter(item.value());
-      EXPECT_LT((whole - expected[item.key()]).abs().max().item<double>(), 1e-3) << item.key();
+      EXPECT_LT((whole - expected[item.key()]).abs().max().item<double>(), 1e-5) << item.key();
     }
   });
 }
