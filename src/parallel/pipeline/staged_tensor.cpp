@@ -13,6 +13,10 @@ StagedTensor::StagedTensor(std::shared_ptr<StageAxis> axis, c10::Device device, 
       axis_(std::move(axis)),
       value_(std::move(value)) {
   set_sizes_contiguous(value_.facts.sizes);
+  extra_meta_ = std::make_unique<c10::ExtraMeta>();
+  extra_meta_->custom_data_ptr_error_msg_ =
+      "A value on a stage of a pipeline has no memory of its own. Use item(), or parallel::value_everywhere(x) on all "
+      "ranks.";
 }
 
 StagedTensor* StagedTensor::of(const at::Tensor& tensor) noexcept {

@@ -151,6 +151,10 @@ GlobalTensor::GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, cons
       local_(std::move(local)),
       cut_(cut) {
   set_sizes_contiguous(sizes);
+  extra_meta_ = std::make_unique<c10::ExtraMeta>();
+  extra_meta_->custom_data_ptr_error_msg_ =
+      "A value that is cut over ranks has no memory of its own. Use parallel::local_value(x) for this rank's part, or "
+      "parallel::whole_value(x) on all ranks.";
 }
 
 const GlobalTensor* GlobalTensor::of(const at::Tensor& tensor) noexcept {

@@ -89,10 +89,16 @@ at::Tensor total_for_parts(RuleCall& call, const at::Tensor& total) {
   return exchange(call.axis, total, {ExchangeKind::kEnter});
 }
 
+// The same on all ranks, which exchange alike: whether any of them has an empty part. The last part is the smallest.
+bool any_empty(const RuleCall& call, const Argument& x) {
+  const int ranks = call.axis.num_parts();
+  return part_size(x.cut_size(), x.cut.blocks, ranks, ranks - 1) == 0;
+}
+
 void softmax_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!over_cut_dim(call, x)) return along_rule(call);
-  if (x.local.size(x.cut.dim) == 0 || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
+  if (any_empty(call, x) || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
   const auto e = exponentials(call, x, x.cut.dim);
   call.give(call.wrap(at::exp(e.shifted) / total_for_parts(call, e.total), x.cut, x.cut_size()));
 }
@@ -100,7 +106,7 @@ void softmax_rule(RuleCall& call) {
 void log_softmax_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!over_cut_dim(call, x)) return along_rule(call);
-  if (x.local.size(x.cut.dim) == 0 || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
+  if (any_empty(call, x) || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
   const auto e = exponentials(call, x, x.cut.dim);
   call.give(call.wrap(e.shifted - total_for_parts(call, e.total).log(), x.cut, x.cut_size()));
 }

@@ -126,12 +126,12 @@ void give_pieces(RuleCall& call, const Argument& x, int64_t size, int64_t dim) {
   }
   const int64_t block = x.cut_size() / x.cut.blocks;
   if (size == 0 || size % piece_unit(call, x) != 0) return call.call_on_whole();
-  const int64_t own = x.local.size(dim) / x.cut.blocks * (size / block);
-  int64_t left = x.cut_size();
-  for (auto& piece : x.local.split(std::max<int64_t>(own, 1), dim)) {
-    const int64_t whole = std::min(left, size);
-    pieces.push_back(call.wrap(std::move(piece), {dim, whole / block}, whole));
-    left -= whole;
+  // This rank's part may be empty; it has as many pieces as the others'.
+  const int64_t own_block = x.local.size(dim) / x.cut.blocks;
+  for (int64_t begin = 0; begin < x.cut_size(); begin += size) {
+    const int64_t whole = std::min(x.cut_size() - begin, size);
+    pieces.push_back(call.wrap(x.local.narrow(dim, begin / block * own_block, whole / block * own_block),
+                               {dim, whole / block}, whole));
   }
   call.give(pieces);
 }
@@ -227,6 +227,9 @@ void repeat_interleave_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!call[1].isInt() || !call[2].isInt()) return call.call_on_whole();
   const int64_t dim = call.dim(2, x.dim()), times = call.integer(1);
+  // Parts of the result are torch.chunk's as well, and repeated uneven parts are none.
+  const bool is_even = x.cut_size() / x.cut.blocks % call.axis.num_parts() == 0;
+  if (dim == x.cut.dim && !is_even) return call.call_on_whole();
   call.call_on_parts(x.cut, dim == x.cut.dim ? x.cut_size() * times : x.cut_size());
 }
 
