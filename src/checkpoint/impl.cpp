@@ -69,6 +69,10 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
     throw UsageError(origin(),
                      "automatic_checkpoint_naming without a project_dir; expected a folder. Set project_dir.");
   }
+  if (project.iteration < 0) {
+    throw UsageError(origin(), "iteration = ", project.iteration,
+                     "; expected the number of the first checkpoint, 0 or more.");
+  }
   if (project.total_limit && *project.total_limit < 1) {
     throw UsageError(origin(), "total_limit = ", *project.total_limit, "; expected at least 1, or unset for no limit.");
   }

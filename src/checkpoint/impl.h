@@ -62,6 +62,8 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   std::list<comm::MeetingPart>::const_iterator meeting_part = {};
   /// `iteration` is the next number whatever the folder has.
   bool is_numbered = false;
+  /// A save without any object of the program has been reported.
+  bool has_warned_of_nothing = false;
   /// The temporary folder of the last save.
   std::string leftover = {};
   std::string meeting_state();

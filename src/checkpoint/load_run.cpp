@@ -243,6 +243,14 @@ void add_differences(const Value& saved, const Value& own, const std::string& sc
 
 void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options,
                        Loaded& loaded) {
+  const auto objects = own.run.registry->all();
+  const bool has_optimizer =
+      std::any_of(objects.begin(), objects.end(), [](const auto& one) { return one.kind == StateKind::kOptimizer; });
+  if (models_.empty() && !has_optimizer && options.strict && saved.weights(0).source != nullptr) {
+    throw UsageError(own.origin(), "'", saved.path,
+                     "' holds a model, and none is prepared here, so that nothing of it would be loaded. Call prepare "
+                     "first, and keep the handles that it gives; or load with strict = false.");
+  }
   for (const auto& model : models_) {
     const auto source = saved.weights(model.index);
     std::vector<WantedTensor> requested;
@@ -262,7 +270,7 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
     if (const auto words = describe(wrong, requested); !words.empty()) errors_.push_back(words);
     weights_.push_back({std::move(requested), std::move(match), source.source});
   }
-  for (const auto& object : own.run.registry->all()) {
+  for (const auto& object : objects) {
     const std::string kind = name_of(object.kind);
     if (object.kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip) continue;
     if (saved.has(object)) continue;

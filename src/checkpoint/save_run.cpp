@@ -407,6 +407,25 @@ Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOpti
 
 }  // namespace
 
+namespace {
+
+// Once: a program that prepares nothing saves nothing but random numbers, as Accelerate does.
+void warn_of_nothing(Checkpoints::Impl& own) {
+  if (own.has_warned_of_nothing || !own.save_hooks.empty() || !own.run.components->empty()) return;
+  if (own.run.models != nullptr && !own.run.models->all().empty()) return;
+  const auto objects = own.run.registry->all();
+  const bool is_all_hastens = std::all_of(objects.begin(), objects.end(), [](const auto& one) {
+    return one.kind == training::StateKind::kScaler || one.kind == training::StateKind::kTrackers;
+  });
+  if (!is_all_hastens) return;
+  own.has_warned_of_nothing = true;
+  own.run.log.warning(
+      "save_state saves the state of random numbers alone: no model, optimizer, scheduler or loader is prepared, and "
+      "no object is registered. Call prepare first, and keep the handles that it gives.");
+}
+
+}  // namespace
+
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   const comm::Purpose purpose("save_state");
   if (comm::stands_in(own.run.process.group())) {
@@ -418,6 +437,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   if (own.run.models != nullptr && !options.check_replicas) {
     for (const auto& model : own.run.models->all()) model->check_parameters();
   }
+  warn_of_nothing(own);
   const bool automatic = path.empty();
   const bool background = options.background.value_or(automatic);
   if (!options.skip_if_busy) own.settle_current();
