@@ -59,7 +59,7 @@ struct Options {
   int64_t width = 1024, batch = 32;
   int stage = 3;
   int steps = 20, warmup = 3;
-  /// Of all processes, before the model was built.
+  /// Memory of all processes before the model was built.
   double start_pss_mb = 0;
 };
 

@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     accelerator.backward(cross_entropy(model(data), target));
     optimizer.step();
   };
-  // Of each single step, a turn's one behind the other.
+  // Times of every single step, in the order of the turns.
   std::map<std::string, std::vector<double>> times;
   const auto turn = [&](const std::string& name, bool takes_part, const std::function<void()>& step) {
     if (takes_part) {

@@ -443,6 +443,14 @@ def prose_is_plain(tree):
                                         "Name the subject; use a literal verb")
 
 
+def comments_begin_with_a_verb_or_a_subject(tree):
+    """No comment that begins with "Of": it says whose a thing is, and not what it is."""
+    for source in tree.sources:
+        for number, line in enumerate(source.lines, 1):
+            if re.match(r"\s*//[/<]* ?Of ", line):
+                yield Finding(source.path, number, "a comment that begins with 'Of'. Name the subject, or start with a verb")
+
+
 def names_are_the_fields(tree):
     """No names of BANNED_NAMES in shipped code."""
     for source in tree.sources:
@@ -699,7 +707,7 @@ def messages_end_their_sentences(tree):
 
 
 RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, arrows, parts_in_order, rooms_and_parts_have_files, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
-         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
+         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, comments_begin_with_a_verb_or_a_subject, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]
 

@@ -53,7 +53,7 @@ struct AcceleratorState {
 
   /// Without `own` a process that the environment describes. Collective, Blocks, Throws: as Accelerator's constructor.
   AcceleratorState(const ReadOptions& read, std::optional<process::Process> own);
-  /// Of a process by the environment. Variables that are refused end the program with their message, as those that the
+  /// Starts a process by the environment. Refused variables end the program with their message, as those that the
   /// Process reads.
   static std::shared_ptr<AcceleratorState> make(const AcceleratorOptions& options, const Environment& environment);
 

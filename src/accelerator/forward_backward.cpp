@@ -29,7 +29,7 @@ at::Tensor AcceleratorState::forward_backward(const PipelineStep& step, std::opt
   }
   backward(loss.detach().clone().set_requires_grad(true), {.weight = weight});
   if (layout.data().world_size() == 1) return loss;
-  // Of ranks whose batches count differently, the mean is that of their samples.
+  // Batches of ranks may count differently: the mean is that of their samples.
   const double counts = weight.value_or(1.0);
   const at::Tensor sums = at::tensor({loss.item<double>() * counts, counts}, at::kDouble);
   layout.data().all_reduce_(sums);

@@ -18,7 +18,7 @@
 #include "hasten/parallel/clip/clip_async.h"
 #include "hasten/parallel/model/jit_module.h"
 #include "hasten/plan/module_tree.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 #include "hasten/precision/living_casts.h"
 
 namespace hasten {
@@ -203,7 +203,7 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   const auto facts = precision::device_facts(device_);
   if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module)))
     log_.warning_once(*note);
-  for (const auto& note : precision::known_bad(facts, resolved_.precision, convolution_facts(module)))
+  for (const auto& note : precision::known_limitations(facts, resolved_.precision, convolution_facts(module)))
     log_.warning_once(note);
   if (device_.is_cpu()) warn_of_unsupported(module);
   return scopes;

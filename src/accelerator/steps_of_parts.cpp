@@ -21,9 +21,9 @@ namespace {
 // The norms in a step.
 struct StepNorms {
   const char* name = "";
-  /// Of each parameter for itself.
+  /// It needs a norm of each parameter.
   bool of_each = false;
-  /// Of all gradients together; what to do about it.
+  /// It needs a norm of all gradients together. `remedy` says what to do about it.
   bool of_all = false;
   const char* remedy = "Use AdamW.";
 };

@@ -32,7 +32,7 @@ tracking::Values device_memory(const c10::Device& device) {
            stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current}};
 }
 
-// Of a run whose dead ranks are replaced: a rank that replaces another finds the run that is there.
+// Names a run whose dead ranks are replaced: a rank that replaces another finds the run that is there.
 std::string run_id_of(int64_t started_us) {
   const auto seconds = static_cast<std::time_t>(started_us / 1'000'000);
   std::tm local{};

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/save_job.h"
 
 namespace hasten::checkpoint {

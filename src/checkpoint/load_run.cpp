@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "checkpoint/accelerate_folder.h"
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/load_target.h"
 #include "checkpoint/parts.h"
 #include "hasten/checkpoint/python_tensor.h"

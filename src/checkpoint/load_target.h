@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/capture.h"
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/run_reader.h"
 #include "checkpoint/source_reader.h"
 #include "hasten/checkpoint/weights.h"

@@ -20,7 +20,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/deepspeed.h"
 #include "hasten/optim/lamb.h"
-#include "hasten/optim/loop_state.h"
+#include "hasten/optim/moment_state.h"
 #include "hasten/optim/novograd.h"
 
 namespace hasten::checkpoint {
@@ -160,7 +160,7 @@ constexpr auto kSgdOptions = std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(momentum)
 // optim/'s own classes share one state; `first` and `second` are moments, `moment` NovoGrad's number.
 constexpr auto kLoopSlots = std::tuple(HASTEN_FIELD(step), HASTEN_FIELD_AS("exp_avg", first),
                                        HASTEN_FIELD_AS("exp_avg_sq", second), HASTEN_FIELD(master));
-using optim::detail::LoopState;
+using optim::detail::MomentState;
 namespace to = torch::optim;
 
 constexpr auto kSgd =
@@ -185,22 +185,22 @@ constexpr auto kLbfgs = row<to::LBFGSOptions, to::LBFGSParamState>(
                HASTEN_FIELD(old_stps), HASTEN_FIELD(ro), HASTEN_FIELD(H_diag), HASTEN_FIELD(prev_flat_grad),
                HASTEN_FIELD(prev_loss), HASTEN_FIELD(al)));
 constexpr auto kApexAdam =
-    row<optim::ApexAdamOptions, LoopState>("ApexAdam",
-                                           std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
-                                                      HASTEN_FIELD(weight_decay), HASTEN_FIELD(bias_correction)),
-                                           kLoopSlots);
-constexpr auto kApexSgd = row<optim::ApexSgdOptions, LoopState>("ApexSgd", kSgdOptions, kLoopSlots);
+    row<optim::ApexAdamOptions, MomentState>("ApexAdam",
+                                             std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
+                                                        HASTEN_FIELD(weight_decay), HASTEN_FIELD(bias_correction)),
+                                             kLoopSlots);
+constexpr auto kApexSgd = row<optim::ApexSgdOptions, MomentState>("ApexSgd", kSgdOptions, kLoopSlots);
 constexpr auto kLamb =
-    row<optim::LambOptions, LoopState>("Lamb",
-                                       std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
-                                                  HASTEN_FIELD(weight_decay), HASTEN_FIELD(max_grad_norm)),
-                                       kLoopSlots);
-constexpr auto kNovoGrad = row<optim::NovoGradOptions, LoopState>(
+    row<optim::LambOptions, MomentState>("Lamb",
+                                         std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
+                                                    HASTEN_FIELD(weight_decay), HASTEN_FIELD(max_grad_norm)),
+                                         kLoopSlots);
+constexpr auto kNovoGrad = row<optim::NovoGradOptions, MomentState>(
     "NovoGrad", std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay)),
     std::tuple_cat(kLoopSlots, std::tuple(HASTEN_FIELD(moment))));
-constexpr auto kLion = row<optim::deepspeed::LionOptions, LoopState>(
+constexpr auto kLion = row<optim::deepspeed::LionOptions, MomentState>(
     "Lion", std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(weight_decay)), kLoopSlots);
-constexpr auto kFusedLamb = row<optim::deepspeed::LambOptions, LoopState>(
+constexpr auto kFusedLamb = row<optim::deepspeed::LambOptions, MomentState>(
     "FusedLamb",
     std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay),
                HASTEN_FIELD(bias_correction), HASTEN_FIELD(max_coeff), HASTEN_FIELD(min_coeff)),

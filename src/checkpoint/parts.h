@@ -40,7 +40,7 @@ int first_rank_of_stream(const RunParts& run);
 void cut_state(OptimizerState& state, const std::vector<Place>& places);
 void gather_state(OptimizerState& state, const std::vector<Place>& places);
 
-/// Of the state of parameters that ranks step in slices, keeps this rank's slices, flat and in the order of memory.
+/// Keeps this rank's slices of the state of parameters that ranks step in slices, flat and in the order of memory.
 void keep_own_slices(const RunParts& run, const torch::optim::Optimizer& optimizer, OptimizerState& state,
                      const std::vector<Place>& places);
 /// Options for state in slices, or whole, that only the optimizer uses from here on.

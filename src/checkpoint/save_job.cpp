@@ -34,7 +34,7 @@ constexpr const char* kWordsKey = "hasten/failure";
 std::string key_of(const SaveJob& job, const std::string& name) {
   return text("hasten/save/", job.save_id, '/', job.folder, '/', name);
 }
-// Of all folders of the save.
+// Returns the key of a value that all folders of the save share.
 std::string joint_key(const SaveJob& job, const std::string& name) {
   return "hasten/save/" + job.save_id + "/" + name;
 }

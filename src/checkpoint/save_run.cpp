@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "checkpoint/accelerate_folder.h"
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/parts.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/writer_thread.h"
@@ -164,7 +164,7 @@ std::vector<PieceInfo> join_pieces(Checkpoints::Impl& own, const std::vector<std
   return joint;
 }
 
-// Of all that the plan depends on.
+// Returns a hash of all that the plan depends on.
 std::string hash_of(const Capture& capture) {
   std::string all;
   const auto add = [&](const std::vector<int64_t>& numbers) {

@@ -8,7 +8,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/write_file.h"
 #include "hasten/checkpoint/project_save.h"
 #include "hasten/checkpoint/python_tensor.h"

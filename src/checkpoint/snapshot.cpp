@@ -74,7 +74,7 @@ std::vector<std::string> replica_hashes(const Checkpoints::Impl& own, const Capt
   for (size_t i = 0; i < places.size(); ++i) {
     hashes[places[i]] = text("sum ", sums.const_data_ptr<int64_t>()[i]);
   }
-  // Of a cut parameter all parts count together, so that copies of the model are compared.
+  // All parts of a cut parameter count together, so that copies of the model are compared.
   for (size_t i = 0; i < joint.size(); ++i) {
     const auto cut = capture.cut.find(joint[i].info.name);
     if (cut == capture.cut.end()) continue;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checkpoint/capture.h"
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "checkpoint/save_job.h"
 
 namespace hasten::checkpoint {

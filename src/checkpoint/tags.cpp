@@ -1,7 +1,7 @@
 // Checkpoints by DeepSpeed's names: a folder for each tag, and the file `latest` with the tag of the last one.
 #include <filesystem>
 
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/files/disk/disk.h"

@@ -17,7 +17,7 @@ namespace {
 
 void on_write(c10::StorageImpl* storage);
 
-// Of a type that depends on S, so that the other branch is discarded where libtorch lacks it.
+// A template over S, so that the other branch is discarded where libtorch lacks it.
 template <class S>
 constexpr bool kHasMaterializer = requires(S& storage) { storage.set_materializer(&on_write); };
 

@@ -28,7 +28,7 @@ bool has_repeated_key(const Value::Map& map) {
   return std::adjacent_find(keys.begin(), keys.end()) != keys.end();
 }
 
-// Of keys that occur twice in one map, the last value counts, at the place of the first.
+// The last value of a key that occurs twice in one map counts, at the place of the first.
 void drop_repeated_keys(Value::Map& map) {
   if (map.size() < 2 || !has_repeated_key(map)) return;
   std::unordered_map<std::string, size_t> index;

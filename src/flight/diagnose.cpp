@@ -117,7 +117,7 @@ class Search {
     if (place == ranks.end() || *place != rank) ranks.insert(place, rank);
   }
 
-  // Of this call, with all ranks that wait in it.
+  // Returns a diagnosis of this call, with all ranks that wait in it.
   Diagnosis about(Cause cause, const Wait& wait) const {
     Diagnosis found{.cause = cause, .limit_s = limit_s_, .call = *wait.call, .group = *wait.group};
     for (const Wait& other : waits_) {

@@ -165,7 +165,7 @@ void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   op.callBoxed(stack);
 }
 
-// Of this thread, the innermost last.
+// Returns this thread's scopes, the innermost last.
 std::vector<Interceptor*>& scopes() {
   thread_local std::vector<Interceptor*> stack;
   return stack;

@@ -12,7 +12,7 @@
 #include "hasten/learner/recorder.h"
 #include "learner/checkpoint.h"
 #include "learner/learner_impl.h"
-#include "learner/samples.h"
+#include "learner/sample_tables.h"
 
 namespace hasten::learner {
 namespace {

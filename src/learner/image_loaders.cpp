@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-#include "learner/counts.h"
+#include "learner/at_least.h"
 
 namespace hasten::learner {
 namespace {

@@ -1,5 +1,5 @@
-// The Learner: its callbacks and the values that they read. See learner.h; construct.cpp makes it, actions.cpp trains,
-// fit.cpp has the fits.
+// The Learner: its callbacks and the values that they read. See learner.h; learner_construction.cpp makes it,
+// loop_actions.cpp trains, fit.cpp has the fits.
 #include "hasten/learner/learner.h"
 
 #include <ATen/ATen.h>

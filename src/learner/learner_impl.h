@@ -52,7 +52,7 @@ struct Learner::Impl final : LoopActions {
   void call(Callback& callback, Event event);
   [[noreturn]] void rethrow(std::string_view callback, Event event) const;
 
-  // ---- The loop's actions (actions.cpp).
+  // ---- The loop's actions (loop_actions.cpp).
   void begin_epoch(int64_t epoch) override;
   void begin_batches() override;
   bool next_batch() override;

@@ -6,7 +6,7 @@
 #include "hasten/core/number.h"
 #include "hasten/data/sampler/permutation.h"
 #include "hasten/learner/model.h"
-#include "learner/counts.h"
+#include "learner/at_least.h"
 
 namespace hasten::learner {
 namespace detail {

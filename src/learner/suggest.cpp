@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "hasten/core/error.h"
-#include "learner/counts.h"
+#include "learner/at_least.h"
 
 namespace hasten::learner {
 namespace {

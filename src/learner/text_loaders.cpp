@@ -8,7 +8,7 @@
 #include <cctype>
 #include <numeric>
 
-#include "learner/counts.h"
+#include "learner/at_least.h"
 
 namespace hasten::learner {
 

@@ -62,7 +62,7 @@ GptBatch gpt_batch(const TextBatch& batch, const GptBatchOptions& options) {
   out.loss_mask = counted(out.labels);
   const at::Tensor ends = out.tokens.eq(options.eos_token_id);
   if (options.eod_mask_loss) out.loss_mask = out.loss_mask.masked_fill(ends, 0.0);
-  // Of each token: the number of its document.
+  // The number of each token's document.
   const at::Tensor document = ends.to(at::kLong).cumsum(1) - ends.to(at::kLong);
   const at::Tensor places = at::arange(tokens, out.tokens.options()).unsqueeze(0).expand({samples, tokens});
   out.position_ids = places;

@@ -3,13 +3,13 @@
 
 #include <cmath>
 
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 namespace {
 
 // The rule in operators, for parameters that are not on the CPU and for float64.
-void step_by_operators(const detail::Target& target, const steps::Adam& rule, detail::LoopState& state) {
+void step_by_operators(const detail::Target& target, const steps::Adam& rule, detail::MomentState& state) {
   at::Tensor gradient = target.gradient;
   if (!rule.decoupled_decay && rule.weight_decay != 0) gradient = gradient.add(target.weight, rule.weight_decay);
   state.first().mul_(rule.beta1).add_(gradient, 1 - rule.beta1);
@@ -36,7 +36,7 @@ at::Tensor ApexAdam::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   at::Tensor loss = detail::loss_of(closure);
   detail::for_gradients<ApexAdamOptions>(*this, [this](const ApexAdamOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     const detail::Target target(parameter, state, options.master_weights());
     if (!state.first().defined()) {
       state.first(detail::moment_like(target.weight));

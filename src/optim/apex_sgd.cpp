@@ -1,7 +1,7 @@
 // See apex_sgd.h.
 #include "hasten/optim/apex_sgd.h"
 
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 namespace {
@@ -39,7 +39,7 @@ at::Tensor ApexSgd::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   at::Tensor loss = detail::loss_of(closure);
   detail::for_gradients<ApexSgdOptions>(*this, [this](const ApexSgdOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     const detail::Target target(parameter, state, false);
     if (!state.first().defined() && options.momentum() != 0) state.first(detail::moment_like(target.weight));
     state.step(state.step() + 1);

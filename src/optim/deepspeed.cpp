@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim::deepspeed {
 
@@ -19,7 +19,7 @@ at::Tensor Lion::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   at::Tensor loss = detail::loss_of(closure);
   detail::for_gradients<LionOptions>(*this, [&](const LionOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     const detail::Target target(parameter, state, false);
     if (!state.first().defined()) state.first(detail::moment_like(target.weight));
     state.step(state.step() + 1);
@@ -46,7 +46,7 @@ void LionOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void Lion::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, LionOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, LionOptions>(archive, *this);
 }
 
 void Lion::load(torch::serialize::InputArchive& archive) {
@@ -66,7 +66,7 @@ at::Tensor Lamb::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   at::Tensor loss = detail::loss_of(closure);
   detail::for_gradients<LambOptions>(*this, [&](const LambOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     const detail::Target target(parameter, state, false);
     if (!state.first().defined()) {
       state.first(detail::moment_like(target.weight));
@@ -117,7 +117,7 @@ void LambOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void Lamb::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, LambOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, LambOptions>(archive, *this);
 }
 
 void Lamb::load(torch::serialize::InputArchive& archive) {

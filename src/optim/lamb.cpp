@@ -3,12 +3,12 @@
 
 #include <cmath>
 
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 namespace {
 
-void step_by_operators(const detail::Target& target, const steps::Lamb& rule, detail::LoopState& state) {
+void step_by_operators(const detail::Target& target, const steps::Lamb& rule, detail::MomentState& state) {
   at::Tensor gradient = target.gradient * target.factor;
   if (!rule.adam_w_mode && rule.weight_decay != 0) gradient = gradient.add(target.weight, rule.weight_decay);
   state.first().mul_(rule.beta1).add_(gradient, rule.grad_averaging ? 1 - rule.beta1 : 1.0);
@@ -57,11 +57,11 @@ at::Tensor Lamb::step(LossClosure closure) {
   at::Tensor loss = detail::loss_of(closure);
   double squares = 0;
   detail::for_gradients<LambOptions>(*this, [&](const LambOptions&, const at::Tensor& parameter) {
-    squares += detail::squares_of(detail::Target(parameter, detail::loop_state(*this, parameter), false));
+    squares += detail::squares_of(detail::Target(parameter, detail::moment_state(*this, parameter), false));
   });
   const double norm = std::sqrt(squares);
   detail::for_gradients<LambOptions>(*this, [&](const LambOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     detail::Target target(parameter, state, false);
     if (!state.first().defined()) {
       state.first(detail::moment_like(target.weight));

@@ -3,12 +3,12 @@
 
 #include <cmath>
 
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 namespace {
 
-void step_by_operators(const detail::Target& target, const steps::NovoGrad& rule, detail::LoopState& state) {
+void step_by_operators(const detail::Target& target, const steps::NovoGrad& rule, detail::MomentState& state) {
   const auto t = static_cast<double>(rule.step);
   const double correction1 = rule.bias_correction ? 1 - std::pow(rule.beta1, t) : 1;
   const double correction2 = rule.bias_correction ? std::sqrt(1 - std::pow(rule.beta2, t)) : 1;
@@ -40,7 +40,7 @@ at::Tensor NovoGrad::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   at::Tensor loss = detail::loss_of(closure);
   detail::for_gradients<NovoGradOptions>(*this, [this](const NovoGradOptions& options, const at::Tensor& parameter) {
-    auto& state = detail::loop_state(*this, parameter);
+    auto& state = detail::moment_state(*this, parameter);
     const detail::Target target(parameter, state, false);
     if (!state.first().defined()) state.first(detail::moment_like(target.weight));
     state.step(state.step() + 1);

@@ -62,7 +62,7 @@ std::vector<int> ranks_that_drew_otherwise(const VerifyPair& pair) {
   return ranks;
 }
 
-// Of runs of which one takes the global batch at once.
+// Returns the cause of differing runs of which one takes the global batch at once.
 std::string cause_in_whole(const VerifyPair& pair, std::optional<double> factor) {
   const double n = pair.num_ranks();
   if (factor && is_near(*factor, n)) {
@@ -84,7 +84,7 @@ std::string cause_in_whole(const VerifyPair& pair, std::optional<double> factor)
   return "";
 }
 
-// Of a window inside of which parameters change.
+// Returns the cause in a window inside of which parameters change.
 std::string write_cause(const VerifyPair& pair) {
   if (!pair.first().wrote && !pair.second().wrote) return "";
   return "the program changes parameters between the backwards of a step: an optimizer that was not prepared, or code "
@@ -92,7 +92,7 @@ std::string write_cause(const VerifyPair& pair) {
          "accelerator.prepare, or compare with --whole.";
 }
 
-// Of runs in two precisions.
+// Returns the cause of runs in two precisions.
 std::string rounding_cause(const VerifyPair& pair) {
   const auto& one = pair.one.ranks.front().precision;
   const auto& many = pair.many.ranks.front().precision;

@@ -157,7 +157,7 @@ std::optional<VerifyVerdict> check_norm(const VerifyPair& pair) {
                  "them. Clip with accelerator.clip_grad_norm_ behind the backward that ends the window.");
 }
 
-// Of a rate that is `factor` times that of one process.
+// Returns the cause of a rate that is `factor` times that of one process.
 std::string cause_of_rates(const VerifyPair& pair, double factor) {
   const double scaled = std::sqrt(static_cast<double>(pair.num_ranks()));
   if (pair.step == 0 || relative_difference(factor, scaled) <= 1e-3) {

@@ -15,7 +15,7 @@
 namespace hasten {
 namespace {
 
-// Of this thread's operators; a callback of libtorch's is a plain function.
+// Returns the counts of this thread's operators: a callback of libtorch's is a plain function.
 FlopsByOperator*& counts_of_thread() {
   thread_local FlopsByOperator* counts = nullptr;
   return counts;

@@ -15,7 +15,7 @@
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/interception/interceptor.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 #include "precision/scope_casts.h"
 
 namespace hasten::precision {

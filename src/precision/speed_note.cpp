@@ -1,8 +1,8 @@
 // Which precisions are slower than float32 on a device, see device_facts.h, and which convolutions are reported as bad,
-// see known_bad.h. The factors of the former are measured (docs/precision.md).
+// see known_limitations.h. The factors of the former are measured (docs/precision.md).
 #include "hasten/core/text.h"
 #include "hasten/precision/device_facts.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 #include "hasten/precision/policy.h"
 
 namespace hasten::precision {
@@ -27,8 +27,8 @@ constexpr KnownBad kKnownBad[] = {
 
 }  // namespace
 
-std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision,
-                                   const ConvolutionFacts& convolutions) {
+std::vector<std::string> known_limitations(const DeviceFacts& facts, Precision precision,
+                                           const ConvolutionFacts& convolutions) {
   std::vector<std::string> notes;
   const bool has_bf16 = facts.amx_bf16 || facts.avx512_bf16;
   if (facts.type != c10::DeviceType::CPU || precision != Precision::kBf16 || !has_bf16) return notes;

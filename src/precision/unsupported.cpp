@@ -1,4 +1,4 @@
-// Operators that fail below float32 on a CPU; see known_bad.h.
+// Operators that fail below float32 on a CPU; see known_limitations.h.
 //
 // All modules of libtorch were tried once, forward and backward, in bfloat16 and float16. These were the ones that
 // failed. Whether they do depends on the processor and the release, so each is tried again where it matters.
@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "hasten/precision/autocast.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 #include "hasten/precision/op_policies.h"
 
 namespace hasten::precision {

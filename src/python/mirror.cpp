@@ -150,7 +150,7 @@ void Mirror::visit(Node& node, py::handle module, const Place& place) {
   take_buffers(node, module.attr("_buffers"), place);
   const py::object modules = module.attr("_modules");
   take_children(node, modules);
-  // Of this module and all below; these then take over their own.
+  // train() sets this module and all below, which then take over their own.
   const bool trains = module.attr("training").cast<bool>();
   if (node.module->is_training() != trains) node.module->train(trains);
   size_t next = 0;

@@ -59,7 +59,7 @@ const std::vector<std::pair<std::string, Set>>& all_options() {
   using V = Value;
   static const std::vector<std::pair<std::string, Set>> kAll = {
       {"shard", [](O& o, const V& v) { o.shard.stage = stage(v.as_int()); }},
-      // Of DdpOptions.
+      // Members of DdpOptions.
       {"first_bucket_bytes", [](O& o, const V& v) { o.ddp.buckets.first_bytes = v.as_int(); }},
       {"bucket_bytes", [](O& o, const V& v) { o.ddp.buckets.bytes = v.as_int(); }},
       {"broadcast_buffers", [](O& o, const V& v) { o.ddp.broadcast_buffers = v.as_bool(); }},
@@ -72,7 +72,7 @@ const std::vector<std::pair<std::string, Set>>& all_options() {
       {"average", [](O& o, const V& v) { o.ddp.average = v.as_bool(); }},
       {"communication_dtype", [](O& o, const V& v) { o.ddp.communication_dtype = half_dtype(v.as_string()); }},
       {"check_parameters_every", [](O& o, const V& v) { o.ddp.check_parameters_every = v.as_int(); }},
-      // Of ShardOptions.
+      // Members of ShardOptions.
       {"reshard_after_forward", [](O& o, const V& v) { o.shard.reshard_after_forward = v.as_bool(); }},
       {"wrap_classes", [](O& o, const V& v) { wrap(o.shard.wrap, v); }},
       {"unit_bytes", [](O& o, const V& v) { o.shard.wrap.unit_bytes = v.as_int(); }},
@@ -82,10 +82,10 @@ const std::vector<std::pair<std::string, Set>>& all_options() {
       {"param_dtype", [](O& o, const V& v) { o.shard.param_dtype = v.as_string(); }},
       {"ignored", [](O& o, const V& v) { o.shard.ignored = texts(v); }},
       {"optimizer_offload", [](O& o, const V& v) { o.shard.optimizer_offload = offload(v.as_string()); }},
-      // Of Accelerate's plugins.
+      // Accelerate's plugins.
       {"fsdp", [](O& o, const V& v) { o.shard = fsdp_options(v.as_string(), o.shard); }},
       {"deepspeed", [](O& o, const V& v) { o.shard = deepspeed_options(v.as_string(), o.shard); }},
-      // Of AcceleratorOptions.
+      // Members of AcceleratorOptions.
       {"fused", [](O& o, const V& v) { o.optimizer.fused = v.as_bool(); }},
       {"change_process", [](O& o, const V& v) { o.change_process = v.as_bool(); }},
   };

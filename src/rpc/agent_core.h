@@ -24,11 +24,11 @@
 #include "hasten/rpc/functions.h"
 #include "hasten/rpc/future.h"
 #include "hasten/rpc/options.h"
-#include "rpc/current.h"
 #include "rpc/ending.h"
 #include "rpc/objects.h"
 #include "rpc/pool.h"
 #include "rpc/profiling.h"
+#include "rpc/thread_state.h"
 #include "rpc/wire.h"
 #include "rpc/workers.h"
 

@@ -1,5 +1,5 @@
 // EngineBridge: what a worker knows of autograd contexts beside libtorch, and the passes through them. Recording and
-// release are in engine_bridge.cpp, passes in passes.cpp.
+// release are in engine_bridge.cpp, passes in backward_passes.cpp.
 #pragma once
 
 #include <torch/csrc/distributed/autograd/context/container.h>

@@ -2,7 +2,7 @@
 #include "hasten/rpc/future.h"
 
 #include "hasten/core/error.h"
-#include "rpc/current.h"
+#include "rpc/thread_state.h"
 
 namespace hasten::rpc::detail {
 

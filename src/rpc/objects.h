@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "hasten/rpc/detail/core.h"
-#include "rpc/holders.h"
 #include "rpc/pool.h"
+#include "rpc/reference_holders.h"
 
 namespace hasten::rpc {
 
@@ -54,7 +54,7 @@ class Objects {
 
  private:
   struct Entry {
-    Holders holders = {};
+    ReferenceHolders holders = {};
     int num_local = 0;
     bool expected = false, ready = false;
     Found found = {};

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "hasten/process/device.h"
-#include "rpc/current.h"
+#include "rpc/thread_state.h"
 
 namespace hasten::rpc {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "hasten/core/text.h"
 #include "hasten/rpc/detail/core.h"
-#include "rpc/current.h"
+#include "rpc/thread_state.h"
 
 namespace hasten::rpc {
 

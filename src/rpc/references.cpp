@@ -1,4 +1,4 @@
-// AgentCore's references: how they are passed on, received and dropped; see agent_core.h and holders.h.
+// AgentCore's references: how they are passed on, received and dropped; see agent_core.h and reference_holders.h.
 #include <utility>
 
 #include "hasten/core/error.h"

@@ -14,7 +14,7 @@
 
 #include "hasten/comm/messages/messages.h"
 #include "hasten/rpc/detail/core.h"
-#include "rpc/holders.h"
+#include "rpc/reference_holders.h"
 
 namespace hasten::rpc {
 

@@ -26,7 +26,7 @@ std::vector<std::string> words_of(const char* text) {
   return all;
 }
 
-// Of these DeepSpeed reads letters of any case.
+// DeepSpeed reads letters of any case in the values of these keys.
 bool folds_case(const DeepSpeedKey& key) {
   const std::string path = key.path;
   return path == "checkpoint.tag_validation" || path == "gradient_allreduce_op" ||

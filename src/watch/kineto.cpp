@@ -43,7 +43,7 @@ std::vector<Activity> known_activities() {
           {"hpu", ActivityType::HPU, at::globalContext().hasHPU()}};
 }
 
-// Of this thread or of all.
+// Whether a profiler of this thread or of all is on.
 bool is_any_on() {
   return impl::ProfilerStateBase::get() != nullptr;
 }

@@ -153,7 +153,7 @@ class Program {
         if (has("draws_on_one") && !accelerator.is_main_process()) output = output * torch::rand({1});
         if (has("module_not_prepared")) output = extra(output);
         at::Tensor loss = loss_of(accelerator, output, batch.target);
-        // Of value 0, with a gradient.
+        // Its value is 0, and it has a gradient.
         const auto& bias = net->head->bias;
         if (has("uses_on_one") && accelerator.is_main_process()) loss = loss + (bias - bias.detach()).sum();
         backward(accelerator, loss, batch.target);

@@ -11,7 +11,7 @@
 #include "hasten/core/error.h"
 #include "hasten/optim/apex_adam.h"
 #include "hasten/optim/lamb.h"
-#include "hasten/optim/loop_state.h"
+#include "hasten/optim/moment_state.h"
 #include "support/folder.h"
 #include "support/models.h"
 

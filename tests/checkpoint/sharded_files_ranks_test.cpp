@@ -36,7 +36,7 @@ TEST_F(ShardedFiles, WeightsOfAllStagesAreTheSameBytes) {
   }
 }
 
-// Of groups with the same slices one writes them; a run without groups goes on from there.
+// One of the groups with the same slices writes them; a run without groups goes on from there.
 TEST_F(ShardedFiles, StateThatGroupsReplicateIsWrittenOnce) {
   run_ranks(4, [&](auto& process) {
     AcceleratorOptions options{.tune_allocator = false};

@@ -10,7 +10,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/larc.h"
-#include "hasten/optim/loop_state.h"
+#include "hasten/optim/moment_state.h"
 #include "hasten/optim/novograd.h"
 
 namespace hasten::optim {
@@ -44,13 +44,13 @@ std::vector<Make> all() {
           make<NovoGrad>(NovoGradOptions(0.05).weight_decay(0.1).reg_inside_moment(true).norm_type(0).init_zero(true))};
 }
 
-TEST(LoopState, AStepLeavesItsCountAndMoments) {
+TEST(MomentState, AStepLeavesItsCountAndMoments) {
   const auto own = parameters(at::kFloat);
   ApexAdam adam(own, ApexAdamOptions(0.05));
   set_gradients(own, 1);
   adam.step();
 
-  const auto& state = static_cast<const detail::LoopState&>(*adam.state().at(own[0].unsafeGetTensorImpl()));
+  const auto& state = static_cast<const detail::MomentState&>(*adam.state().at(own[0].unsafeGetTensorImpl()));
 
   EXPECT_EQ(state.step(), 1);
   EXPECT_EQ(state.first().sizes(), own[0].sizes());

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "hasten/precision/autocast.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 
 namespace hasten::precision {
 namespace {

@@ -1,6 +1,6 @@
 // The pure part of the room: which precision is in use, what the device's facts say of it, levels, scales.
 #include "hasten/precision/policy.h"
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 
 #include <gtest/gtest.h>
 
@@ -90,18 +90,21 @@ TEST(DeviceFacts, ASlowerPrecisionIsNoted) {
 
 TEST(DeviceFacts, KnownBadConvolutionsAreNamedWithTheirIssue) {
   const DeviceFacts cpu{.avx512_bf16 = true};
-  const auto volumes = known_bad(cpu, Precision::kBf16, {.strided_volumes = true});
+  const auto volumes = known_limitations(cpu, Precision::kBf16, {.strided_volumes = true});
   ASSERT_EQ(volumes.size(), 1u);
   EXPECT_EQ(volumes[0].find("pytorch#169688 reports"), 0u);
-  EXPECT_EQ(known_bad(cpu, Precision::kBf16, {.dilated_or_grouped = true}).at(0).find("pytorch#183815 reports"), 0u);
+  EXPECT_EQ(known_limitations(cpu, Precision::kBf16, {.dilated_or_grouped = true}).at(0).find("pytorch#183815 reports"),
+            0u);
   EXPECT_EQ(
-      known_bad({.amx_bf16 = true}, Precision::kBf16, {.dilated_or_grouped = true, .strided_volumes = true}).size(),
+      known_limitations({.amx_bf16 = true}, Precision::kBf16, {.dilated_or_grouped = true, .strided_volumes = true})
+          .size(),
       2u);
-  EXPECT_TRUE(known_bad(cpu, Precision::kBf16, {}).empty());
-  EXPECT_TRUE(known_bad(cpu, Precision::kFp16, {.strided_volumes = true}).empty());
-  EXPECT_TRUE(known_bad({}, Precision::kBf16, {.strided_volumes = true}).empty());
-  EXPECT_TRUE(known_bad({.type = c10::DeviceType::CUDA, .amx_bf16 = true}, Precision::kBf16, {.strided_volumes = true})
-                  .empty());
+  EXPECT_TRUE(known_limitations(cpu, Precision::kBf16, {}).empty());
+  EXPECT_TRUE(known_limitations(cpu, Precision::kFp16, {.strided_volumes = true}).empty());
+  EXPECT_TRUE(known_limitations({}, Precision::kBf16, {.strided_volumes = true}).empty());
+  EXPECT_TRUE(
+      known_limitations({.type = c10::DeviceType::CUDA, .amx_bf16 = true}, Precision::kBf16, {.strided_volumes = true})
+          .empty());
 }
 
 TEST(AmpLevels, TheTableAndBfloat16Levels) {

@@ -449,7 +449,7 @@ TEST(Agent, ATensorChangedInPlaceBeforeItWasSentIsNamed) {
 TEST(Agent, ASecondAgentOfAProcessCannotDoAutograd) {
   run_ranks(2, [](process::Process& process) {
     Agent agent(process, test_functions());
-    // Of two agents in one process at least one is not the first.
+    // At least one of two agents in one process is not the first.
     const std::string words = words_of_throw<UsageError>([&] { agent.autograd([](AutogradContext&) {}); });
     const auto all = agent.all_gather(words);
     const bool refused = all.at("worker0").find("needs the first agent of its process") != std::string::npos ||

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "rpc/settle.h"
+#include "rpc/unreached_receives.h"
 
 namespace hasten::rpc {
 namespace {

@@ -133,7 +133,7 @@ class FileTransfers {
 
 }  // namespace hasten::testing
 
-// Of this program, in the place of the C library's.
+// This program's functions, in the place of the C library's.
 extern "C" {
 
 ssize_t pread(int file, void* memory, size_t count, off_t offset) {

@@ -51,7 +51,7 @@ inline void golden_fill_module(torch::nn::Module& module) {
 struct GoldenNet : torch::nn::Module {
   using torch::nn::Module::Module;
   virtual at::Tensor forward(const at::Tensor& x) = 0;
-  /// Of the example input.
+  /// Returns an input.
   virtual at::Tensor example() const = 0;
 };
 

@@ -275,7 +275,7 @@ bool on_all(Backend& world, bool mine) {
 }  // namespace
 
 ScatterPlan plan_scatter(const Hosts& hosts, int host, int local) {
-  // Of every host h, the rank with local number l goes to the collector l % (ranks of this host).
+  // The rank with local number l on any host goes to the collector l % (ranks of this host).
   const size_t here = hosts[static_cast<size_t>(host)].size();
   std::vector<std::vector<int>> by_collector(here);
   for (const auto& ranks : hosts) {

@@ -146,7 +146,7 @@ std::vector<torch::data::Example<>> IdxDataset::get_batch(c10::ArrayRef<size_t> 
 }
 
 std::string fetch_fashion_mnist(const std::string& folder, const std::string& source) {
-  // Of the unpacked bytes: packers differ.
+  // SHA-256 of the unpacked bytes, for packers differ.
   const std::pair<const char*, const char*> files[] = {
       {"train-images-idx3-ubyte.gz", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"},
       {"train-labels-idx1-ubyte.gz", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"},

@@ -39,7 +39,7 @@ std::optional<Value> plain_value(const PythonValue& value) {
   return std::nullopt;
 }
 
-// Of a Namespace, or a dict: what is no number, text or flag is left out.
+// Reads a Namespace or a dict, without what is no number, text or flag.
 Value arguments_of(const PythonValue* args) {
   Value all = Value::map();
   if (args == nullptr) return all;
@@ -373,7 +373,7 @@ RankJoin::State distributed_state(const std::string& folder, const TensorSourceP
 
 // ---- The optimizer under the names of the weights.
 
-// Of a weight that is `scale` times Megatron's, gradients are smaller by that, and their squares by its square.
+// A weight that is `scale` times Megatron's has gradients smaller by that, and their squares by its square.
 double state_scale(const std::string& slot, double scale) {
   return slot == "param" ? scale : std::pow(scale, slot.ends_with("_sq") ? -2 : -1);
 }

@@ -28,7 +28,7 @@ template <class... Words>
   throw UsageError(kOrigin, "the optimizer's state in '", path, "': ", words..., ". ", kStateRemedy);
 }
 
-// Of mixed precision the optimizer itself is one deeper.
+// With mixed precision the optimizer itself is one deeper.
 const PythonValue& inner_of(const PythonValue& optimizer) {
   const PythonValue* const inner = optimizer.find("optimizer");
   return inner != nullptr && inner->is_mapping() ? *inner : optimizer;

@@ -88,7 +88,7 @@ class Planner {
     return settings_.on_sagemaker() ? LauncherKind::kSagemaker : LauncherKind::kSimple;
   }
 
-  // Of two names of one setting the one from the stronger source counts. Equal sources must agree.
+  // Returns the one of two names of a setting whose source is stronger. Equal sources must agree.
   const Setting* stronger(const char* one, const char* other) {
     const Setting& a = settings_.of(one);
     const Setting& b = settings_.of(other);

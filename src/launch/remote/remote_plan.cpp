@@ -22,7 +22,7 @@ std::vector<std::string> blank_separated(const std::string& text) {
   return words;
 }
 
-// Of two names of one setting, the value of the stronger source; "" if neither has a value.
+// Returns the value of a setting with two names, by the stronger source; "" if neither has a value.
 std::string either(const LaunchSettings& settings, const char* one, const char* other) {
   const Setting& a = settings.of(one);
   const Setting& b = settings.of(other);
@@ -286,7 +286,7 @@ std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const
     words.push_back(text(shell_word(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
     return words;
   }
-  // Of two values for an option ssh takes the first, so the user's count. There is no user to answer a question for a
+  // ssh takes the first of two values for an option, so the user's count. There is no user to answer a question for a
   // password.
   for (const char* option : {"BatchMode=yes", "ServerAliveInterval=3", "ServerAliveCountMax=3"})
     words.insert(words.end(), {"-o", option});

@@ -16,7 +16,7 @@ nlohmann::json parsed(const std::string& text) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-// Of a range's answer, the first value; "" if there is none.
+// Returns the first value of a range's answer; "" if there is none.
 std::string value_of(const nlohmann::json& range) {
   const auto values = range.find("kvs");
   if (values == range.end() || !values->is_array() || values->empty()) return "";

@@ -9,7 +9,7 @@
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
 #include "hasten/tracking/run/trackers.h"
-#include "learner/samples.h"
+#include "learner/sample_tables.h"
 
 namespace hasten::learner {
 namespace {

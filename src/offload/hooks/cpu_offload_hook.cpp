@@ -29,7 +29,7 @@ struct UserCpuOffloadHook::State {
   int64_t bytes = 0;
   bool on_device = true, removed = false;
 
-  // Of a tensor on the device: its contents from before, which it gets back unless it was written to meanwhile.
+  // A tensor on the device and its contents from before, which it gets back unless it was written to meanwhile.
   struct Away {
     at::Tensor tensor, host;
     uint32_t version = 0;

@@ -29,7 +29,7 @@ struct TensorPlace {
   std::vector<c10::Device> others = {};
   /// On the host while no operator uses it.
   bool rests = false;
-  /// Of those: leaves this process's memory behind its use.
+  /// Where it rests on the host: whether it leaves this process's memory behind its use.
   bool on_disk = false;
 };
 

@@ -21,7 +21,7 @@
 namespace hasten::offload {
 namespace detail {
 
-// Of one unit, in memory that the host's processes share.
+// The state of one unit, in memory that the host's processes share.
 struct SharedUnit {
   enum State : uint32_t { kAbsent, kFilling, kPresent };
   std::atomic<uint32_t> lock{0};
@@ -68,7 +68,7 @@ struct UnitPager::Impl {
   explicit Impl(UnitPagerOptions given)
       : options(std::move(given)), own(options.units.size()), shared(reinterpret_cast<SharedUnit*>(options.control)) {}
 
-  // Of one unit, in this process.
+  // The state of one unit in this process.
   struct Own {
     std::atomic<uint32_t> readable{0};
     std::atomic<bool> requested{false};

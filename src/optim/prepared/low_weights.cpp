@@ -14,7 +14,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/steps/rules.h"
 #include "hasten/precision/convert.h"
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 namespace {
@@ -117,7 +117,7 @@ void step_one(Job job, const torch::optim::RMSpropOptions& options) {
 }
 
 void step_one(Job job, const ApexAdamOptions& options) {
-  auto& state = state_of<detail::LoopState>(job.optimizer, job.parameter);
+  auto& state = state_of<detail::MomentState>(job.optimizer, job.parameter);
   state.step(state.step() + 1);
   job.set_state(0, state.first());
   job.set_state(1, state.second());
@@ -133,7 +133,7 @@ void step_one(Job job, const ApexAdamOptions& options) {
 }
 
 void step_one(Job job, const ApexSgdOptions& options) {
-  auto& state = state_of<detail::LoopState>(job.optimizer, job.parameter);
+  auto& state = state_of<detail::MomentState>(job.optimizer, job.parameter);
   state.step(state.step() + 1);
   if (options.momentum() != 0) job.set_state(0, state.first());
   steps::step(job.slice, steps::Sgd{.lr = options.lr(),
@@ -282,7 +282,7 @@ bool LowWeights::step(training::StepContext& context) {
     for (const auto& parameter : group.params()) {
       const uint32_t own_index = index++;
       if (!parameter.grad().defined()) continue;
-      detail::LoopState unused;
+      detail::MomentState unused;
       const detail::Target target(parameter, unused, false);
       const auto* own = find(parameter);
       steps::Slice slice;

@@ -141,7 +141,7 @@ struct RmspropRule {
 
 void add(std::vector<ParameterBatch>& batches, const at::Tensor& param, bool fused, Slot slot) {
   const bool small = param.is_cpu() && param.numel() < at::internal::GRAIN_SIZE;
-  // Of one device and dtype, which select `fused`, too.
+  // A batch has one device and dtype, which select `fused`, too.
   const auto takes_it = [&](const ParameterBatch& batch) {
     return batch.step == slot.step && batch.small == small && batch.dtype == param.scalar_type() &&
            batch.device == param.device();

@@ -31,7 +31,7 @@ namespace {
 namespace steps = optim::steps;
 
 at::Tensor values_of(const at::Tensor& gradient) {
-  // Of a coalesced tensor, or squares of an element that comes twice would be added up wrongly.
+  // Coalesces first, or squares of an element that comes twice would be added up wrongly.
   return gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
 }
 
@@ -128,7 +128,7 @@ at::Tensor norm_of_all(const std::vector<at::Tensor>& parameters, double type) {
   }
   at::Tensor all;
   for (const auto& [key, values] : batches) {
-    // Of one dtype, which stacking asks for.
+    // They have one dtype, which stacking asks for.
     const auto norms = at::stack(at::_foreach_norm(values, type, norm_dtype(values.front()))).to(at::kFloat);
     all = all.defined() ? at::cat({all, norms.to(all.device(), /*non_blocking=*/true)}) : norms;
   }

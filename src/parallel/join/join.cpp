@@ -65,7 +65,7 @@ void check_that_all_have_data(const ActiveRanks& active, const Origin& origin) {
                    "what is for all ranks before or after it.");
 }
 
-// Of its parameters: a state that was written on root's device would else stay there.
+// Returns the device of its parameters: a state that was written on root's device would else stay there.
 std::optional<c10::Device> device_of(torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     if (!group.params().empty()) return group.params().front().device();

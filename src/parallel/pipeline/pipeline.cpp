@@ -371,7 +371,7 @@ double Pipeline::clip_grad_norm_(double max_norm, double norm_type) const {
   std::vector<at::Tensor> parameters = impl_->module.parameters();
   GradientNormOptions options{.norm_type = norm_type};
   if (impl_->axis) {
-    // Of a parameter without a record on this rank (a tied one on its later stages) the first holder counts.
+    // The first holder counts of a parameter without a record on this rank, which is a tied one on its later stages.
     options.owned = [](const at::Tensor& parameter) -> std::optional<at::Tensor> {
       return counts_on_this_stage(parameter) ? parameter.grad() : at::Tensor();
     };

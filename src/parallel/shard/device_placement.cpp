@@ -212,7 +212,7 @@ void DeviceModel::fill_unit(size_t index, const DeviceReads* before) {
     const at::Tensor& tensor = parameters_[planned.items[i]].tensor;
     // Reads of split parameters are collectives.
     const bool reads = everyone_.rank() == 0 || (before != nullptr && before->holds(tensor));
-    // Of a model that is cut as well: Ddp has interceptors passed by here.
+    // The model may be cut as well: Ddp has interceptors passed by here.
     if (reads && before != nullptr) bring_values(tensor);
     if (reads && !tensor.is_meta())
       whole.as_strided(tensor.sizes(), tensor.strides(), planned.offsets[i]).copy_(tensor.detach());

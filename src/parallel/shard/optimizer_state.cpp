@@ -13,7 +13,7 @@
 #include <typeinfo>
 
 #include "hasten/optim/deepspeed.h"
-#include "hasten/optim/loop_state.h"
+#include "hasten/optim/moment_state.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -57,7 +57,7 @@ bool visit_state(torch::optim::OptimizerParamState& state, const VisitState& vis
     return true;
   }
   // Lion's; others with this type have more.
-  auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state);
+  auto* loop = dynamic_cast<hasten::optim::detail::MomentState*>(&state);
   if (loop != nullptr && !loop->second().defined() && !loop->master().defined() && loop->moment() == 0) {
     visit("exp_avg", loop->first());
     return true;
@@ -71,7 +71,7 @@ std::optional<int64_t> step_of(torch::optim::OptimizerParamState& state) {
   if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) return adamw->step();
   if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) return adagrad->step();
   if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) return rmsprop->step();
-  if (auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state)) return loop->step();
+  if (auto* loop = dynamic_cast<hasten::optim::detail::MomentState*>(&state)) return loop->step();
   return std::nullopt;
 }
 
@@ -95,7 +95,7 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim
   if (type == typeid(SGD)) return std::make_unique<SGDParamState>();
   if (type == typeid(Adagrad)) return std::make_unique<AdagradParamState>();
   if (type == typeid(RMSprop)) return std::make_unique<RMSpropParamState>();
-  if (type == typeid(hasten::optim::deepspeed::Lion)) return std::make_unique<hasten::optim::detail::LoopState>();
+  if (type == typeid(hasten::optim::deepspeed::Lion)) return std::make_unique<hasten::optim::detail::MomentState>();
   return nullptr;
 }
 
@@ -105,7 +105,7 @@ void set_step(torch::optim::OptimizerParamState& state, int64_t step) {
   if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) adamw->step(step);
   if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) adagrad->step(step);
   if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) rmsprop->step(step);
-  if (auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state)) loop->step(step);
+  if (auto* loop = dynamic_cast<hasten::optim::detail::MomentState*>(&state)) loop->step(step);
 }
 
 namespace {

@@ -292,7 +292,7 @@ std::vector<at::Tensor> RegionModel::place(const torch::nn::Module& module, cons
   make_pager();
   if (splits_gradients()) make_gradients();
   make_casts();
-  // Of the ranks' own copies, which malloc would keep.
+  // Gives back the ranks' own copies, which malloc would keep.
   memory::give_back_freed_memory();
   return left;
 }

@@ -51,7 +51,7 @@ void ShardBucket::begin_step() {
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
   std::fill(own_.begin(), own_.end(), at::Tensor());
   for (const size_t item : items_) model_.detach_view(item);
-  // Of an exchange that an exception has left.
+  // An exception may have left an exchange under way.
   if (work_) std::exchange(work_, std::nullopt)->wait();
   if (crossing_) std::exchange(crossing_, std::nullopt)->wait();
   if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
@@ -216,7 +216,7 @@ void ShardBucket::sum_of_host(const at::Tensor& out, comm::ReduceOp op) {
   std::fill(own_.begin(), own_.end(), at::Tensor());
 }
 
-// Of item i what lies in this rank's column.
+// Sums what lies of item i in this rank's column.
 void ShardBucket::sum_of_item(const at::Tensor& out, size_t i, comm::ReduceOp op) {
   const auto& unit = model_.plan().units[unit_];
   const auto& pool = model_.pool();

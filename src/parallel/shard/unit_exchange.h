@@ -22,7 +22,7 @@
 
 namespace hasten::parallel::shard {
 
-/// Of one unit: where it begins in the whole region, where this host's stripes begin, and the bytes of one owner's
+/// Where one unit begins in the whole region, where this host's stripes of it begin, and the bytes of one owner's
 /// stripe.
 struct UnitStripes {
   int64_t whole_begin = 0;

@@ -47,7 +47,7 @@ struct AxisOptions {
   /// An operator without a rule is refused, and not carried out on whole values.
   bool strict = false;
   SequenceAttention attention = SequenceAttention::kGather;
-  /// Of each second block, counted from 0, the ranks have their parts in reverse order. Cuts have an even number of
+  /// The ranks have their parts of each second block, counted from 0, in reverse order. Cuts have an even number of
   /// blocks then. So of a sequence of two blocks a rank has a part of its beginning and one of its end.
   bool zigzag = false;
 };

@@ -33,7 +33,7 @@ Wanted wanted_layout(RuleCall& call) {
   return found;
 }
 
-// Of an argument, what goes with parts that are cut as wanted.
+// Returns the part of an argument that goes with parts which are cut as `to` says.
 at::Tensor matching(RuleCall& call, const at::Tensor& tensor, const Wanted& to) {
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   const Argument x = call.axis.look(tensor);
@@ -61,7 +61,7 @@ void random_rule(RuleCall& call) {
   if (writes) call.give(self);
 }
 
-// Of one shape and place with another tensor.
+// The rule of operators whose result has one shape and place with another tensor.
 void like_rule(RuleCall& call) {
   unary_rule(call);
 }

@@ -14,7 +14,7 @@
 namespace hasten::parallel::tensor {
 namespace {
 
-// Of x [..., in] and a matrix [in, out], with a bias [out] or none.
+// A product of x [..., in] and a matrix [in, out], with a bias [out] or none.
 struct Product {
   Argument x;
   /// `cut` and `sizes` as of [in, out]; `local` as the operator takes it.

@@ -58,7 +58,7 @@ function roundSteps(from, to, most, unit) {
   for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; ++k) ticks.push(+(k * step).toPrecision(12));
   return ticks;
 }
-// Of a logarithmic axis, whose ends are exponents: powers of ten, and 2 and 5 times them where there are few.
+// Steps of a logarithmic axis, whose ends are exponents: powers of ten, and 2 and 5 times them where there are few.
 function logSteps(from, to) {
   if (to - from < 0.7) return roundSteps(Math.pow(10, from), Math.pow(10, to), 5, decimal).filter(v => v > 0).map(v => Math.log10(v));
   const apart = Math.max(1, Math.ceil((to - from) / 6)), ticks = [];

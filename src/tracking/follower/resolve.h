@@ -31,8 +31,8 @@ void require_project_name(const std::string& project);
 /// Returns the Python of the trackers' clients: HASTEN_TRACKER_PYTHON, else python3 on PATH; empty if there is none.
 std::filesystem::path tracker_python(const Environment& environment);
 
-/// Of the modules, those that this Python has. Blocks: for its start, 30 s at most. Throws: UsageError if it cannot be
-/// started.
+/// Returns those of the modules that this Python has. Blocks: for its start, 30 s at most. Throws: UsageError if it
+/// cannot be started.
 std::vector<std::string> python_modules(const std::filesystem::path& python, const std::vector<std::string>& modules,
                                         const Environment& environment);
 

@@ -35,7 +35,7 @@ int64_t heap_bytes() {
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
-/// Of going on in the middle of an epoch of so many samples, up to the first batch.
+/// Returns the bytes of going on in the middle of an epoch of `num_samples`, up to the first batch.
 Cost cost_of_resuming(size_t num_samples, Order order) {
   const auto counter = std::make_shared<TensorBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);

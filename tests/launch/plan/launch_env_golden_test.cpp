@@ -91,7 +91,7 @@ std::string port_shown(const Run& run) {
                                                         : "<other port>";
 }
 
-// Of our variables, those the peer sets; its stand-ins for what it does not say.
+// Returns those of our variables that the peer sets, and its stand-ins for what it does not say.
 json as_far_as_the_peer(const Variables& ours, const json& theirs) {
   json given = json::object();
   for (const auto& [name, value] : theirs.items()) {

@@ -177,7 +177,7 @@ std::map<int, std::string> gradients_in(const std::vector<plan::Action>& actions
   for (const auto& action : actions) {
     if (action.kind == plan::ActionKind::kBackwardInput) events[action.stage] += "I";
     if (action.kind == plan::ActionKind::kBackwardWeight) events[action.stage] += "W";
-    // Of a whole backward the linear layer comes first.
+    // The linear layer comes first in a whole backward.
     if (action.kind == plan::ActionKind::kBackward) events[action.stage] += "WI";
   }
   return events;

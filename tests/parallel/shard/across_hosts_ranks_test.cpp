@@ -250,7 +250,7 @@ TEST(ShardAcrossHosts, SmallParametersStayOnEachHostAndNumbersAreTheSame) {
       train(t, "mlp", 3);
       auto values = t.parameters();
       process.group().barrier();
-      // Of all ranks: any of a host fills a unit for the others.
+      // Counts of all ranks: any of a host fills a unit for the others.
       const auto bytes = torch::full({}, t.sharding->unit_counts().pulled_bytes, at::kLong);
       process.group().all_reduce_(bytes);
       return std::pair(values, bytes.template item<int64_t>());

@@ -84,7 +84,7 @@ ShardOptions random_policy(unsigned seed, const Module& tree) {
 
 struct RandomRun {
   std::vector<at::Tensor> parameters;
-  // Of each parameter the interval that this rank steps, or {-1, -1}.
+  // The interval of each parameter that this rank steps, or {-1, -1}.
   std::vector<int64_t> owned;
 };
 

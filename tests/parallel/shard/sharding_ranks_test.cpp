@@ -374,7 +374,7 @@ TEST(Shard, UnitsMayBeGivenByName) {
   run_ranks(2, [&](auto& process) {
     const Trained<testing::Mlp> t(process.group(), base, adamw);
 
-    // Of the trainable parameters in the module's order; first.bias is left over.
+    // The trainable parameters in the module's order; first.bias is left over.
     EXPECT_EQ(t.ddp->plan(), (BucketPlan{{2, 3}, {0}, {1}}));
     process.group().barrier();
   });

@@ -41,7 +41,7 @@ TEST(ClipParts, CountsEachElementOfEachParameterOnce) {
       }
       EXPECT_TRUE(at::allclose(item.value().grad(), own, 1e-4, 1e-7)) << item.key();
     }
-    // Of one part alone: all ranks see it.
+    // Infinity in one part alone: all ranks see it.
     const auto first = net.parameters().front();
     if (process.rank() == 1) first.grad().view(-1)[0] = INFINITY;
     EXPECT_FALSE(has_finite_gradients(parts, net.parameters()));

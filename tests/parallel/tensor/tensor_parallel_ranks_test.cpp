@@ -126,7 +126,7 @@ void expect_gradients_of_one_process(const ParallelModel& model, int tp, bool se
     auto& net = *nets[static_cast<size_t>(process.rank())];
     const TensorParallel cut(net, process.group(), {.sequence_parallel = sequence_parallel});
     model.loss(net, batch.x, batch.y).backward();
-    // Of a norm that computes in float32, gradients are no more exact.
+    // A norm that computes in float32 has gradients that are no more exact.
     const double tolerance = model.name == "llama" ? 1e-6 : 1e-12;
     for (const auto& item : net.named_parameters()) {
       at::Tensor wanted = expected[item.key()].grad();

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "hasten/comm/nested/nested_operations.h"
+#include "hasten/data/batch/can_be_placed.h"
 #include "hasten/data/batch/detail/batch_rows.h"
-#include "hasten/data/batch/device_transfer.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten::data {

@@ -42,7 +42,7 @@ std::shared_ptr<Queue::Entry> Queue::start(std::unique_ptr<Operation> operation)
 
 bool Queue::done(const std::shared_ptr<Entry>& entry) {
   Lock lock(mutex_);
-  // Of a single step, and no other thread carries it out.
+  // It is of a single step, and no other thread carries it out.
   const bool is_ours = !entry->done && !driving_ && entries_.front() == entry && entry->contributed &&
                        entry->operation->is_one_step(steps_);
   if (!is_ours) return entry->done;

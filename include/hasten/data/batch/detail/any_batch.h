@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "hasten/comm/nested/nested.h"
+#include "hasten/data/batch/can_be_placed.h"
 #include "hasten/data/batch/detail/batch_rows.h"
 #include "hasten/data/batch/detail/batch_serialization.h"
-#include "hasten/data/batch/device_transfer.h"
 
 namespace hasten::data {
 

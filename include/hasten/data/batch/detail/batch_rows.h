@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "hasten/comm/nested/nested_operations.h"
+#include "hasten/data/batch/can_be_placed.h"
 #include "hasten/data/batch/detail/batch_merge.h"
-#include "hasten/data/batch/device_transfer.h"
 
 namespace hasten::data {
 

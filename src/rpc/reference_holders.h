@@ -1,4 +1,4 @@
-// Holders: which workers hold a reference to a value, as a pure state machine at the value's owner.
+// ReferenceHolders: which workers hold a reference to a value, as a pure state machine at the value's owner.
 //
 // Reference listing after Birrell and others, Network Objects (1993), with grants instead of acknowledgements. A worker
 // that passes a reference on notifies the owner (grant) before it sends it. A holder that lets go returns its grant
@@ -21,7 +21,7 @@ struct Grant {
   auto operator<=>(const Grant&) const = default;
 };
 
-class Holders {
+class ReferenceHolders {
  public:
   /// `grant.giver` has passed the reference to `holder`. A grant that comes again counts once.
   void grant(const Grant& grant, int holder);

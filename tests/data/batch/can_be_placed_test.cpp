@@ -1,4 +1,4 @@
-#include "hasten/data/batch/device_transfer.h"
+#include "hasten/data/batch/can_be_placed.h"
 
 #include <gtest/gtest.h>
 #include <torch/data/example.h>

@@ -1,12 +1,12 @@
-// The common part of the steps of ApexAdam, ApexSgd, Lamb and NovoGrad; see loop_optimizer.h.
-#include "optim/loop_optimizer.h"
+// The common part of the steps of ApexAdam, ApexSgd, Lamb and NovoGrad; see moment_optimizer.h.
+#include "optim/moment_optimizer.h"
 #include "compat/versions.h"
 
 #include <cmath>
 
 namespace hasten::optim {
 
-void detail::LoopState::serialize(torch::serialize::OutputArchive& archive) const {
+void detail::MomentState::serialize(torch::serialize::OutputArchive& archive) const {
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(first);
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(second);
@@ -14,7 +14,7 @@ void detail::LoopState::serialize(torch::serialize::OutputArchive& archive) cons
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(moment);
 }
 
-void detail::LoopState::serialize(torch::serialize::InputArchive& archive) {
+void detail::MomentState::serialize(torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, first);
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, second);
@@ -41,10 +41,10 @@ steps::Storage storage_of(at::ScalarType dtype) {
                                 : steps::Storage::kFloat32;
 }
 
-LoopState& loop_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+MomentState& moment_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   auto& place = optimizer.state()[parameter.unsafeGetTensorImpl()];
-  if (!place) place = std::make_unique<LoopState>();
-  return static_cast<LoopState&>(*place);
+  if (!place) place = std::make_unique<MomentState>();
+  return static_cast<MomentState&>(*place);
 }
 
 at::Tensor moment_like(const at::Tensor& parameter) {
@@ -52,7 +52,7 @@ at::Tensor moment_like(const at::Tensor& parameter) {
   return at::zeros_like(parameter, parameter.options().dtype(dtype), at::MemoryFormat::Preserve);
 }
 
-Target::Target(const at::Tensor& own, LoopState& state, bool with_master) : parameter(own), weight(own) {
+Target::Target(const at::Tensor& own, MomentState& state, bool with_master) : parameter(own), weight(own) {
   if (own.grad().is_sparse()) {
     throw UsageError(Origin{"optim"}, "a sparse gradient of sizes ", own.sizes(),
                      "; this optimizer expected dense ones. Make the embedding with sparse(false).");

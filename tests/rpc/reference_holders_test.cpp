@@ -1,5 +1,5 @@
 // The reference protocol under every order in which messages can arrive, and under random orders with losses.
-#include "rpc/holders.h"
+#include "rpc/reference_holders.h"
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct World {
   };
   explicit World(int size) : held(static_cast<size_t>(size)), lost(static_cast<size_t>(size)) {}
 
-  Holders owner;
+  ReferenceHolders owner;
   bool created = false;
   int at_owner = 0;
   std::vector<std::set<Grant>> held;
@@ -204,7 +204,7 @@ World started() {
   return world;
 }
 
-TEST(Holders, AValueLivesWhileItIsHeldAndEndsAtLastInEveryOrder) {
+TEST(ReferenceHolders, AValueLivesWhileItIsHeldAndEndsAtLastInEveryOrder) {
   Explorer explorer;
 
   explorer.run(started(), 7);
@@ -212,7 +212,7 @@ TEST(Holders, AValueLivesWhileItIsHeldAndEndsAtLastInEveryOrder) {
   EXPECT_GT(explorer.num_states, 10'000u);
 }
 
-TEST(Holders, LongRandomOrdersWithLossesNeverEndAHeldValueAndLeaveNone) {
+TEST(ReferenceHolders, LongRandomOrdersWithLossesNeverEndAHeldValueAndLeaveNone) {
   const char* scale = std::getenv("HASTEN_TEST_SCALE");
   const int rounds = static_cast<int>(2000 * (scale ? std::atof(scale) : 1));
   std::mt19937 random(20);
@@ -247,8 +247,8 @@ TEST(Holders, LongRandomOrdersWithLossesNeverEndAHeldValueAndLeaveNone) {
   }
 }
 
-TEST(Holders, AGrantThatComesAfterItsDropOrItsConfirmationCountsOnce) {
-  Holders holders;
+TEST(ReferenceHolders, AGrantThatComesAfterItsDropOrItsConfirmationCountsOnce) {
+  ReferenceHolders holders;
   const Grant late{2, 9};
 
   holders.drop(late);

@@ -1,24 +1,24 @@
-// See holders.h.
-#include "rpc/holders.h"
+// See reference_holders.h.
+#include "rpc/reference_holders.h"
 
 namespace hasten::rpc {
 
-void Holders::grant(const Grant& grant, int holder) {
+void ReferenceHolders::grant(const Grant& grant, int holder) {
   if (confirmed_.contains(grant)) return;
   if (dropped_.erase(grant) > 0) return;
   held_.emplace(grant, holder);
 }
 
-void Holders::confirm(const Grant& grant, int holder) {
+void ReferenceHolders::confirm(const Grant& grant, int holder) {
   if (!confirmed_.insert(grant).second) return;
   held_.emplace(grant, holder);
 }
 
-void Holders::drop(const Grant& grant) {
+void ReferenceHolders::drop(const Grant& grant) {
   if (held_.erase(grant) == 0) dropped_.insert(grant);
 }
 
-void Holders::lose(int worker) {
+void ReferenceHolders::lose(int worker) {
   const auto given = [&](const Grant& one) { return one.giver == static_cast<uint32_t>(worker); };
   // A grant of its that no holder has confirmed belongs to a message that was lost with it.
   std::erase_if(held_, [&](const auto& one) {

@@ -1,4 +1,4 @@
-// The members of Checkpoints between its calls. impl.cpp, save_run.cpp and load_run.cpp fill them.
+// The members of Checkpoints between its calls. checkpoints_state.cpp, save_run.cpp and load_run.cpp fill them.
 #pragma once
 
 #include <functional>

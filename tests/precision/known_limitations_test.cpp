@@ -1,5 +1,5 @@
 // Operators that fail below float32 on this CPU are computed in float32.
-#include "hasten/precision/known_bad.h"
+#include "hasten/precision/known_limitations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// known_bad: what libtorch does slowly, wrongly or not at all below float32, and the notes about it.
+// known_limitations: what libtorch does slowly, wrongly or not at all below float32, and the notes about it.
 //
 // The list of convolutions is data, with PyTorch's issue numbers; nothing is measured. An entry goes when libtorch's
 // oldest supported release has it repaired. Operators that a CPU cannot run are tried on this machine.
@@ -25,7 +25,8 @@ struct ConvolutionFacts {
 
 /// Returns a sentence with the issue's number for each entry of the list that applies to this model, precision and
 /// device.
-std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision, const ConvolutionFacts& convolutions);
+std::vector<std::string> known_limitations(const DeviceFacts& facts, Precision precision,
+                                           const ConvolutionFacts& convolutions);
 
 /// Lets autocast on the CPU compute in float32 what fails in `dtype` on this machine: recurrent layers without
 /// instructions for it, RReLU in float16, determinants. Holds for the process, inside autocast scopes. Returns the

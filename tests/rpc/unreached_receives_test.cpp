@@ -1,5 +1,5 @@
 // Which receive functions no gradient reaches, on random graphs beside a search by transitive closure.
-#include "rpc/settle.h"
+#include "rpc/unreached_receives.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ struct SettleNode {
   std::vector<SettleNode*> next;
 };
 
-TEST(Settle, FindsWhatIsNotReachedOnRandomGraphs) {
+TEST(UnreachedReceives, FindsWhatIsNotReachedOnRandomGraphs) {
   const auto rounds = 300 * Environment::current().integer("HASTEN_TEST_SCALE").value_or(1);
   std::mt19937 random(7);
   for (int64_t round = 0; round < rounds; ++round) {

@@ -1,4 +1,4 @@
-// LoopState: the state that ApexAdam, ApexSgd, Lamb and NovoGrad keep for a parameter, for those that save it.
+// MomentState: the state that ApexAdam, ApexSgd, Lamb and NovoGrad keep for a parameter, for those that save it.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -9,7 +9,7 @@
 namespace hasten::optim::detail {
 
 /// State of a parameter. Unused parts stay undefined or 0.
-struct LoopState : torch::optim::OptimizerCloneableParamState<LoopState> {
+struct MomentState : torch::optim::OptimizerCloneableParamState<MomentState> {
   TORCH_ARG(int64_t, step) = 0;
   /// exp_avg, or the momentum buffer.
   TORCH_ARG(at::Tensor, first);

@@ -3,7 +3,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/novograd.h"
-#include "optim/loop_optimizer.h"
+#include "optim/moment_optimizer.h"
 
 namespace hasten::optim {
 
@@ -30,7 +30,7 @@ void ApexAdamOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void ApexAdam::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, ApexAdamOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, ApexAdamOptions>(archive, *this);
 }
 
 void ApexAdam::load(torch::serialize::InputArchive& archive) {
@@ -56,7 +56,7 @@ void ApexSgdOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void ApexSgd::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, ApexSgdOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, ApexSgdOptions>(archive, *this);
 }
 
 void ApexSgd::load(torch::serialize::InputArchive& archive) {
@@ -88,7 +88,7 @@ void LambOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void Lamb::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, LambOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, LambOptions>(archive, *this);
 }
 
 void Lamb::load(torch::serialize::InputArchive& archive) {
@@ -120,7 +120,7 @@ void NovoGradOptions::serialize(torch::serialize::InputArchive& archive) {
 }
 
 void NovoGrad::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<detail::LoopState, NovoGradOptions>(archive, *this);
+  torch::optim::serialize<detail::MomentState, NovoGradOptions>(archive, *this);
 }
 
 void NovoGrad::load(torch::serialize::InputArchive& archive) {

@@ -7,7 +7,7 @@
 #include "compat/exception_message.h"
 #include "hasten/core/error.h"
 #include "rpc/engine_bridge.h"
-#include "rpc/settle.h"
+#include "rpc/unreached_receives.h"
 
 namespace hasten::rpc {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "checkpoint/impl.h"
+#include "checkpoint/checkpoints_state.h"
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
@@ -110,7 +110,7 @@ void Checkpoints::Impl::load_meeting_state(const std::string& state) {
   counter->set(value.at("steps").as_int());
   is_numbered = true;
   remove_unnamed();
-  // Of a save that a rank's end has cut off. All ranks have left it when they have met.
+  // The folder of a save that a rank's end has cut off. All ranks have left it when they have met.
   const std::string temporary = std::exchange(leftover, {});
   const size_t kind = temporary.rfind(".tmp-");
   if (kind == std::string::npos) return;

@@ -1,5 +1,5 @@
 // See samples.h.
-#include "learner/samples.h"
+#include "learner/sample_tables.h"
 
 #include <ATen/ATen.h>
 

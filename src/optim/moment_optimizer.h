@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "hasten/optim/loop_state.h"
+#include "hasten/optim/moment_state.h"
 #include "hasten/optim/steps/rules.h"
 
 namespace hasten::optim::detail {
 
 steps::Storage storage_of(at::ScalarType dtype);
-LoopState& loop_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+MomentState& moment_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 at::Tensor moment_like(const at::Tensor& parameter);
 
 /// A parameter with a gradient. `weight` is float32 (float64 for such parameters): the parameter, its master, or a
 /// copy.
 struct Target {
-  Target(const at::Tensor& parameter, LoopState& state, bool with_master);
+  Target(const at::Tensor& parameter, MomentState& state, bool with_master);
   /// Returns what a step loop writes to; the parameter has another version from then on.
   steps::Slice slice(const at::Tensor& first, const at::Tensor& second = {}) const;
   /// Writes a copy back that operators have stepped.
@@ -42,7 +42,7 @@ void require_at_least_0(const char* optimizer, const char* option, double value)
 /// libtorch's own loading, which is here because it is a template for each class.
 template <class Options, class Optimizer>
 void load_optimizer(torch::serialize::InputArchive& archive, Optimizer& optimizer) {
-  torch::optim::serialize<LoopState, Options>(archive, optimizer);
+  torch::optim::serialize<MomentState, Options>(archive, optimizer);
 }
 
 /// Calls `fn(options, parameter)` for every parameter that has a gradient.
