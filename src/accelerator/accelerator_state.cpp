@@ -66,10 +66,10 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Rejoi
 }
 
 AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Process& process)
-    : options(read.options),
-      layout(process, comparable_layout(read.environment, process, options.parallel)),
+    : layout(process, comparable_layout(read.environment, process, read.options.parallel)),
       operations(std::make_shared<parallel::Operations>(process, gradients, layout.data())),
-      plugins(std::make_shared<Plugins>(options, read.environment, layout.data().world_size())),
+      plugins(std::make_shared<Plugins>(read.options, read.environment, layout.data().world_size())),
+      options(plugins->options()),
       accumulation(accumulation_options(options)),
       advice(operations->logger("accelerator")),
       verify(open_verify(read.environment, process)),

@@ -83,12 +83,12 @@ struct AcceleratorState {
 
   /// The watch of a process that rejoins; null for others, which keep their own.
   std::shared_ptr<const void> process_watch = {};
-  AcceleratorOptions options;
   parallel::Layout layout;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
   std::shared_ptr<parallel::Operations> operations;
-  /// FSDP's and DeepSpeed's settings; changes `options`, so the members below see what they come to.
   std::shared_ptr<Plugins> plugins;
+  /// The program's options with what the plugins request. `plugins` has them.
+  const AcceleratorOptions& options;
   training::Accumulation accumulation;
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};

@@ -62,10 +62,10 @@ void add_settings(const std::string& path, const core::Value& value, std::vector
 
 }  // namespace
 
-Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, int world_size)
-    : world_size_(world_size), split_batches_(options.loader.split_batches), base_(options.shard) {
-  const bool fsdp = options.fsdp || environment.flag("ACCELERATE_USE_FSDP").value_or(false);
-  const bool deepspeed = options.deepspeed || !options.deepspeed_plugins.empty() ||
+Plugins::Plugins(AcceleratorOptions options, const Environment& environment, int world_size)
+    : options_(std::move(options)), world_size_(world_size), base_(options_.shard) {
+  const bool fsdp = options_.fsdp || environment.flag("ACCELERATE_USE_FSDP").value_or(false);
+  const bool deepspeed = options_.deepspeed || !options_.deepspeed_plugins.empty() ||
                          environment.flag("ACCELERATE_USE_DEEPSPEED").value_or(false);
   if (fsdp && deepspeed) {
     throw UsageError(
@@ -73,54 +73,53 @@ Plugins::Plugins(AcceleratorOptions& options, const Environment& environment, in
         "both FSDP (AcceleratorOptions::fsdp, ACCELERATE_USE_FSDP) and DeepSpeed (AcceleratorOptions::deepspeed, "
         "ACCELERATE_USE_DEEPSPEED) are asked for. Use one of them.");
   }
-  if ((fsdp || deepspeed) && options.shard.stage != ShardStage::kNone) {
+  if ((fsdp || deepspeed) && options_.shard.stage != ShardStage::kNone) {
     throw UsageError(kFront, "AcceleratorOptions::shard has a stage beside ", fsdp ? "FSDP's" : "DeepSpeed's",
                      " settings, which say it as well. Leave one out.");
   }
-  if (fsdp) read_fsdp(options, environment);
-  if (deepspeed) read_deepspeed(options, environment);
+  if (fsdp) read_fsdp(environment);
+  if (deepspeed) read_deepspeed(environment);
   // Its options are set already, since the layout of ranks follows from them.
-  megatron_ = read_megatron(options, environment);
-  gradient_accumulation_steps_ = options.gradient_accumulation_steps;
+  megatron_ = read_megatron(options_, environment);
   compared_settings_ = compared_settings();
 }
 
-void Plugins::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
-  fsdp_ = plan::resolve_fsdp(options.fsdp.value_or(plan::FsdpPlugin{}), environment);
-  const auto requested = precision_of(options, environment);
+void Plugins::read_fsdp(const Environment& environment) {
+  fsdp_ = plan::resolve_fsdp(options_.fsdp.value_or(plan::FsdpPlugin{}), environment);
+  const auto requested = precision_of(options_, environment);
   if (requested) plan::set_mixed_precision(*fsdp_, precision::name_of(*requested));
   if (fsdp_->mixed_precision_policy) {
     const auto& policy = *fsdp_->mixed_precision_policy;
-    if (!requested && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
-    if (!requested && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
+    if (!requested && policy.param_dtype == "bfloat16") options_.mixed_precision = Precision::kBf16;
+    if (!requested && policy.param_dtype == "float16") options_.mixed_precision = Precision::kFp16;
   }
-  apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
+  apply(options_.fsdp.value_or(plan::FsdpPlugin{}));
   // For code of the program that reads the variable, as the peer's plugin sets it.
-  if (options.change_process && options.fsdp && options.fsdp->cpu_ram_efficient_loading) {
+  if (options_.change_process && options_.fsdp && options_.fsdp->cpu_ram_efficient_loading) {
     Environment::of({{"FSDP_CPU_RAM_EFFICIENT_LOADING", fsdp_->cpu_ram_efficient_loading ? "True" : "False"}}).apply();
   }
   if (fsdp_->activation_checkpointing) {
-    options.recompute.enabled = true;
-    if (options.recompute.modules.empty() && fsdp_->auto_wrap_policy == plan::AutoWrapPolicy::kTransformer)
-      options.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
+    options_.recompute.enabled = true;
+    if (options_.recompute.modules.empty() && fsdp_->auto_wrap_policy == plan::AutoWrapPolicy::kTransformer)
+      options_.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
   }
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
-  options.shard = parallel::shard_options(*fsdp_, options.shard);
-  if (fsdp_->checks_module_states) options.ddp.sync_module_states = false;
+  options_.shard = parallel::shard_options(*fsdp_, options_.shard);
+  if (fsdp_->checks_module_states) options_.ddp.sync_module_states = false;
 }
 
 // FSDP's settings beside the split.
-void Plugins::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) {
-  options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
+void Plugins::apply(const plan::FsdpPlugin& given) {
+  options_.precision.cast_inputs = options_.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
   rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
   const auto& policy = given.mixed_precision_policy;
-  if (policy.contains("output_dtype") && !options.precision.output_dtype)
-    options.precision.output_dtype = dtype_of(fsdp_->mixed_precision_policy->output_dtype);
-  if (policy.contains("buffer_dtype") && !options.precision.buffers.dtype)
-    options.precision.buffers.dtype = dtype_of(fsdp_->mixed_precision_policy->buffer_dtype);
+  if (policy.contains("output_dtype") && !options_.precision.output_dtype)
+    options_.precision.output_dtype = dtype_of(fsdp_->mixed_precision_policy->output_dtype);
+  if (policy.contains("buffer_dtype") && !options_.precision.buffers.dtype)
+    options_.precision.buffers.dtype = dtype_of(fsdp_->mixed_precision_policy->buffer_dtype);
   if (policy.contains("reduce_dtype")) {
     const auto reduce = dtype_of(fsdp_->mixed_precision_policy->reduce_dtype);
-    if (reduce != c10::kFloat && !options.ddp.communication_dtype) options.ddp.communication_dtype = reduce;
+    if (reduce != c10::kFloat && !options_.ddp.communication_dtype) options_.ddp.communication_dtype = reduce;
   }
   if (given.optim_state_dict_config) {
     fsdp_->notes.push_back(
@@ -138,18 +137,18 @@ void Plugins::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) 
         "which load on any number of ranks");
   }
   if (fsdp_->activation_checkpointing_offload) {
-    options.recompute.offload = true;
+    options_.recompute.offload = true;
     fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
   }
 }
 
-void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& environment) {
-  if (options.deepspeed && !options.deepspeed_plugins.empty()) {
+void Plugins::read_deepspeed(const Environment& environment) {
+  if (options_.deepspeed && !options_.deepspeed_plugins.empty()) {
     throw UsageError(kFront, "both deepspeed and deepspeed_plugins are given. Give one plugin, or several by name.");
   }
-  auto given = options.deepspeed_plugins;
-  if (given.empty()) given.emplace_back("default", options.deepspeed.value_or(plan::DeepSpeedPlugin{}));
-  const auto requested = precision_of(options, environment);
+  auto given = options_.deepspeed_plugins;
+  if (given.empty()) given.emplace_back("default", options_.deepspeed.value_or(plan::DeepSpeedPlugin{}));
+  const auto requested = precision_of(options_, environment);
   for (const auto& [name, plugin] : given) {
     auto settings = plan::resolve_deepspeed_plugin(plugin, environment);
     if (auto& all = settings.config.config(); all.contains("bfloat16") && !all.contains("bf16")) {
@@ -167,10 +166,10 @@ void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& env
     // torch_autocast has a section of its own; fp16 and bf16 stay as they are written.
     if (!autocast || fp16 || bf16) plan::set_mixed_precision(settings, precision);
     if (!requested && precision != "no")
-      options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
+      options_.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
     plan::fill_auto(settings, {.world_size = world_size_,
-                               .split_batches = split_batches_,
-                               .gradient_accumulation_steps = options.gradient_accumulation_steps,
+                               .split_batches = options_.loader.split_batches,
+                               .gradient_accumulation_steps = options_.gradient_accumulation_steps,
                                .has_model = false});
     plugins_.emplace_back(name, std::move(settings));
   }
@@ -178,62 +177,62 @@ void Plugins::read_deepspeed(AcceleratorOptions& options, const Environment& env
   const auto resolved = plan::resolve_deepspeed(first.config, world_size_, false);
   plan::require_supported(resolved, first.config);
   if (resolved.is_given("gradient_accumulation_steps"))
-    options.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
-  apply(resolved, options);
-  apply_monitors(first.config, options);
-  options.shard = options_of(first);
+    options_.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
+  apply(resolved);
+  apply_monitors(first.config);
+  options_.shard = options_of(first);
 }
 
 // Sections of a configuration beside ZeRO.
-void Plugins::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
+void Plugins::apply(const plan::ResolvedDeepSpeed& resolved) {
   const auto communication = dtype_of(resolved.text("communication_data_type"));
-  if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;
+  if (communication && *communication != c10::kFloat) options_.ddp.communication_dtype = communication;
   const auto safe = resolved.class_names("torch_autocast.lower_precision_safe_modules");
   if (resolved.on("torch_autocast.enabled") && !safe.empty() && !communication) {
-    options.ddp.communication_dtype = dtype_of(resolved.text("torch_autocast.dtype"));
-    options.ddp.communication_classes = safe;
+    options_.ddp.communication_dtype = dtype_of(resolved.text("torch_autocast.dtype"));
+    options_.ddp.communication_classes = safe;
   }
   if (resolved.on("prescale_gradients"))
-    options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
-  if (resolved.text("gradient_allreduce_op") == "sum") options.ddp.average = false;
+    options_.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
+  if (resolved.text("gradient_allreduce_op") == "sum") options_.ddp.average = false;
   const std::string zero = "zero_optimization.";
   if (resolved.is_given(zero + "overlap_comm") && !resolved.on(zero + "overlap_comm"))
-    options.ddp.delay_allreduce = true;
-  if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
-  if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
+    options_.ddp.delay_allreduce = true;
+  if (!resolved.on(zero + "ignore_unused_parameters")) options_.ddp.allow_unused = false;
+  if (resolved.on("checkpoint.use_node_local_storage")) options_.project.save_on_each_node = true;
   if (resolved.is_given("checkpoint.tag_validation"))
-    options.project.tag_validation = tag_validation_of(resolved.text("checkpoint.tag_validation"));
-  if (resolved.on("dataloader_drop_last")) options.loader.drop_last = true;
+    options_.project.tag_validation = tag_validation_of(resolved.text("checkpoint.tag_validation"));
+  if (resolved.on("dataloader_drop_last")) options_.loader.drop_last = true;
   if (resolved.is_given("activation_checkpointing.number_checkpoints"))
-    options.recompute.num_regions = resolved.count("activation_checkpointing.number_checkpoints");
-  if (resolved.on("activation_checkpointing.cpu_checkpointing")) options.recompute.offload = true;
+    options_.recompute.num_regions = resolved.count("activation_checkpointing.number_checkpoints");
+  if (resolved.on("activation_checkpointing.cpu_checkpointing")) options_.recompute.offload = true;
   const auto buffers = dtype_of(resolved.text("data_types.buffer_dtype"));
-  if (buffers && !options.precision.buffers.dtype) options.precision.buffers.dtype = buffers;
+  if (buffers && !options_.precision.buffers.dtype) options_.precision.buffers.dtype = buffers;
   if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) {
-    auto& kept = options.precision.buffers.keep_float32;
+    auto& kept = options_.precision.buffers.keep_float32;
     const auto names = resolved.names("data_types.keep_in_fp32_modules");
     kept.insert(kept.end(), names.begin(), names.end());
   }
   if (!resolved.on("fp16.enabled")) return;
-  options.precision.cast_inputs = options.precision.cast_inputs || resolved.on("fp16.auto_cast");
+  options_.precision.cast_inputs = options_.precision.cast_inputs || resolved.on("fp16.auto_cast");
   const double fixed = resolved.real("fp16.loss_scale");
-  options.scaler.init_scale =
+  options_.scaler.init_scale =
       fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
-  options.scaler.growth_interval = std::max<int64_t>(1, resolved.count("fp16.loss_scale_window"));
+  options_.scaler.growth_interval = std::max<int64_t>(1, resolved.count("fp16.loss_scale_window"));
   if (fixed > 0) {
     // A static scale: it neither grows nor shrinks.
-    options.scaler.min_scale = fixed;
-    options.scaler.growth_interval = std::numeric_limits<int64_t>::max();
+    options_.scaler.min_scale = fixed;
+    options_.scaler.growth_interval = std::numeric_limits<int64_t>::max();
   } else {
-    options.scaler.min_scale = resolved.real("fp16.min_loss_scale");
-    options.scaler.rule = precision::LossScaleKind::kDeepSpeed;
-    options.scaler.hysteresis = std::max<int64_t>(1, resolved.count("fp16.hysteresis"));
-    options.scaler.consecutive_hysteresis = resolved.on("fp16.consecutive_hysteresis");
+    options_.scaler.min_scale = resolved.real("fp16.min_loss_scale");
+    options_.scaler.rule = precision::LossScaleKind::kDeepSpeed;
+    options_.scaler.hysteresis = std::max<int64_t>(1, resolved.count("fp16.hysteresis"));
+    options_.scaler.consecutive_hysteresis = resolved.on("fp16.consecutive_hysteresis");
   }
 }
 
 // DeepSpeed's monitors are trackers here. The program's own log_with and folder stay.
-void Plugins::apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options) {
+void Plugins::apply_monitors(const plan::DeepSpeedConfig& config) {
   const auto text_at = [&](const std::string& key) {
     const auto value = config.get_value(key);
     return value.is_string() ? value.as_string() : std::string();
@@ -241,10 +240,11 @@ void Plugins::apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOpt
   const auto use = [&](const std::string& section, const char* tracker, const char* project_key) {
     if (!config.is_true(section + ".enabled")) return;
     const auto named = [&](const tracking::LogWith& one) { return one.name() == tracker || one.name() == "all"; };
-    if (std::none_of(options.log_with.begin(), options.log_with.end(), named)) options.log_with.emplace_back(tracker);
+    if (std::none_of(options_.log_with.begin(), options_.log_with.end(), named))
+      options_.log_with.emplace_back(tracker);
     if (monitor_project_.empty()) monitor_project_ = text_at(section + "." + project_key);
     const std::string folder = text_at(section + ".output_path");
-    if (options.project.logging_dir.empty() && !folder.empty()) options.project.logging_dir = folder;
+    if (options_.project.logging_dir.empty() && !folder.empty()) options_.project.logging_dir = folder;
   };
   use("tensorboard", "tensorboard", "job_name");
   use("csv_monitor", "csv", "job_name");
@@ -332,14 +332,14 @@ void Plugins::note_batches(const std::vector<std::optional<int64_t>>& sizes) {
   const bool least = megatron_->flag("is_train_batch_min");
   for (const auto& size : sizes) {
     if (!size) continue;
-    const int64_t all = split_batches_ ? *size : *size * world_size_;
+    const int64_t all = options_.loader.split_batches ? *size : *size * world_size_;
     batch_samples_ = !batch_samples_ ? all : least ? std::min(*batch_samples_, all) : std::max(*batch_samples_, all);
   }
 }
 
 int64_t Plugins::samples_per_step() const {
   if (!counts_samples(*megatron_)) return 1;
-  if (batch_samples_) return *batch_samples_ * gradient_accumulation_steps_;
+  if (batch_samples_) return *batch_samples_ * options_.gradient_accumulation_steps;
   throw UsageError(kFront,
                    "train_samples, lr_decay_samples or lr_warmup_samples of MegatronLMPlugin, and no loader has been "
                    "prepared, whose batches say how many samples a step has. Give the loader to prepare before the "
@@ -350,8 +350,8 @@ void Plugins::fill(plan::AutoInputs known) {
   if (megatron_) note_batches(known.batch_sizes);
   if (plugins_.empty()) return;
   known.world_size = world_size_;
-  known.split_batches = split_batches_;
-  known.gradient_accumulation_steps = gradient_accumulation_steps_;
+  known.split_batches = options_.loader.split_batches;
+  known.gradient_accumulation_steps = options_.gradient_accumulation_steps;
   if (base_.hidden_size) known.hidden_size = base_.hidden_size;
   plan::fill_auto(plugins_[selected_].second, known);
 }

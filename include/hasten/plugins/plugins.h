@@ -33,11 +33,13 @@ class ClipPolicy;
 
 class Plugins : public std::enable_shared_from_this<Plugins> {
  public:
-  /// Changes `options` to what the plugins in it, or the launcher's variables, request.
+  /// Reads the settings of the plugins in `options`, or of the launcher's variables.
   /// Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each
   /// other or the program, or that this version lacks; DataError for a file that cannot be read.
-  Plugins(AcceleratorOptions& options, const Environment& environment, int world_size);
+  Plugins(AcceleratorOptions options, const Environment& environment, int world_size);
 
+  /// Returns the options with what the plugins request.
+  const AcceleratorOptions& options() const noexcept { return options_; }
   bool uses_fsdp() const noexcept { return fsdp_.has_value(); }
   bool uses_deepspeed() const noexcept { return !plugins_.empty(); }
   bool uses_megatron_lm() const noexcept { return megatron_.has_value(); }
@@ -97,12 +99,12 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
 
  private:
-  void read_fsdp(AcceleratorOptions& options, const Environment& environment);
-  void read_deepspeed(AcceleratorOptions& options, const Environment& environment);
-  void apply(const plan::FsdpPlugin& given, AcceleratorOptions& options);
-  void apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const;
+  void read_fsdp(const Environment& environment);
+  void read_deepspeed(const Environment& environment);
+  void apply(const plan::FsdpPlugin& given);
+  void apply(const plan::ResolvedDeepSpeed& resolved);
   void report_flops(training::GradientState& gradients, const process::Process& process);
-  void apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options);
+  void apply_monitors(const plan::DeepSpeedConfig& config);
   parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
   void note_batches(const std::vector<std::optional<int64_t>>& sizes);
   int64_t samples_per_step() const;
@@ -110,9 +112,9 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   /// Settings as "key value", in the order of their keys.
   std::vector<std::string> compared_settings() const;
 
+  AcceleratorOptions options_;
   int world_size_;
-  bool split_batches_ = false, is_filled_ = false;
-  int64_t gradient_accumulation_steps_ = 1;
+  bool is_filled_ = false;
   parallel::ShardOptions base_;
   std::optional<plan::FsdpSettings> fsdp_;
   std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;

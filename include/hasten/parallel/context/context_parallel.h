@@ -21,8 +21,8 @@ struct ContextParallelOptions {
   /// Attention deals out heads (sp, Ulysses); the ranks must divide their number. False: keys and values are gathered
   /// (cp).
   bool by_heads = false;
-  /// Divides a sequence into 2 * ranks parts. Rank r has the r-th from the beginning and the r-th from the end
-  /// (zigzag), so that causal attention is as much work on each rank. Not with `by_heads`, where it is so anyway.
+  /// Divides a sequence into 2 * ranks parts. Rank r has the r-th from each end (zigzag), so that causal
+  /// attention is as much work on each rank. Not with `by_heads`, where it is so anyway.
   bool balance = false;
   /// An operator without a rule is refused.
   bool strict = false;
