@@ -72,7 +72,7 @@ function(hasten_test_torch target pch)
   target_compile_options(${target} PRIVATE ${hasten_test_level})
 endfunction()
 
-# Of each pair X.cpp, X_stub.cpp in the list, keeps the one that HASTEN_WITH_X asks for.
+# Keeps of each pair X.cpp, X_stub.cpp in the list the one that HASTEN_WITH_X asks for.
 function(hasten_choose_stubs list_name)
   set(chosen ${${list_name}})
   foreach(stub ${chosen})
