@@ -220,7 +220,7 @@ void Group::Impl::connect() {
   }
 }
 
-void Group::Impl::require_connected(OpType kind) const {
+void Group::Impl::require_connected(CallName kind) const {
   if (connected_ || alone()) return;
   throw UsageError(
       origin(), name_of(kind), " is the first operation of the lazy group '", options.name,
@@ -234,13 +234,13 @@ std::string Group::Impl::backend_name() const {
   return device_ ? device_->name() : cpu_->name();
 }
 
-void Group::Impl::check_open(OpType kind) const {
+void Group::Impl::check_open(CallName kind) const {
   if (!failed_) return;
   throw CommError(origin(), name_of(kind), name_of(kind), " called on group '", options.name,
                   "' after this rank failed", failure() ? " (" + *failure() + ")" : "", ". Connect a new group.");
 }
 
-void Group::Impl::check_rank(int peer, const char* role, OpType kind) const {
+void Group::Impl::check_rank(int peer, const char* role, CallName kind) const {
   if (peer >= 0 && peer < world_size) return;
   throw UsageError(origin(), name_of(kind), ": ", role, " is rank ", peer, ", but group '", options.name,
                    "' has ranks 0 to ", world_size - 1, '.');
@@ -260,7 +260,7 @@ std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
   return records;
 }
 
-void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel& label) const {
+void Group::Impl::wait(Backend::Transfer& transfer, CallName kind, const CallLabel& label) const {
   try {
     transfer.wait();
   } catch (...) {
@@ -268,7 +268,7 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind, const CallLabel
   }
 }
 
-void Group::Impl::rethrow_named(OpType kind, const CallLabel& label) const {
+void Group::Impl::rethrow_named(CallName kind, const CallLabel& label) const {
   try {
     throw;
   } catch (const CommError&) {
@@ -360,7 +360,7 @@ std::optional<std::string> Group::Impl::failure() const noexcept {
   return std::nullopt;
 }
 
-void Group::Impl::track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept {
+void Group::Impl::track_abandoned(CallName kind, std::vector<Backend::Started> transfers) noexcept {
   const std::lock_guard lock(orphans_mutex_);
   for (auto& transfer : transfers) abandoned_.push_back({kind, backends_in_use(), std::move(transfer)});
 }

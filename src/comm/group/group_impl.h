@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "comm/backend/backend.h"
+#include "comm/group/call_name.h"
 #include "comm/group/failure_watch.h"
 #include "comm/group/recorded_call.h"
 #include "comm/types/call_label.h"
@@ -65,7 +66,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   bool is_broken() const noexcept;
   void rejoin(const Store& store, std::chrono::milliseconds timeout);
   /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.
-  void require_connected(OpType kind) const;
+  void require_connected(CallName kind) const;
   /// "gloo" and so on; "none" in a world of one.
   std::string backend_name() const;
 
@@ -80,17 +81,17 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
   /// Returns a Work over started transfers; `finish` runs in wait(), after the last has ended.
   template <class T>
-  Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
+  Work<T> work(CallName kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
   /// As above, over the transfer that `start` starts.
   template <class T, std::invocable Start>
-  Work<T> work(OpType kind, const Start& start, std::function<T()> finish) {
+  Work<T> work(CallName kind, const Start& start, std::function<T()> finish) {
     std::vector<Backend::Started> transfers;
     transfers.push_back(started(kind, start));
     return work<T>(kind, std::move(transfers), std::move(finish));
   }
   /// Starts a transfer; turns the backend's exceptions into CommErrors as wait does.
   template <std::invocable Start>
-  Backend::Started started(OpType kind, const Start& start) const {
+  Backend::Started started(CallName kind, const Start& start) const {
     try {
       return start();
     } catch (...) {
@@ -122,13 +123,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void break_channel(const ChannelKey& key, std::exception_ptr why);
 
   /// Waits for a transfer. Turns the backend's exceptions into a CommError that names the failed rank and the reason.
-  void wait(Backend::Transfer& transfer, OpType kind) const { wait(transfer, kind, call_label()); }
-  void wait(Backend::Transfer& transfer, OpType kind, const CallLabel& label) const;
+  void wait(Backend::Transfer& transfer, CallName kind) const { wait(transfer, kind, call_label()); }
+  void wait(Backend::Transfer& transfer, CallName kind, const CallLabel& label) const;
 
-  void check_rank(int peer, const char* role, OpType kind) const;
-  void check_open(OpType kind) const;
+  void check_rank(int peer, const char* role, CallName kind) const;
+  void check_open(CallName kind) const;
   /// Begins a call: check_open, and the call's words for the others' errors.
-  void enter(OpType kind, const std::source_location& site) const {
+  void enter(CallName kind, const std::source_location& site) const {
     check_open(kind);
     set_call_label(site);
   }
@@ -141,7 +142,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::optional<std::string> failure() const noexcept;
 
   /// Takes over transfers without a waiter. Those that have ended with an error are logged at the next operation.
-  void track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept;
+  void track_abandoned(CallName kind, std::vector<Backend::Started> transfers) noexcept;
   void reap() noexcept;
 
   /// Ends the record of a call whose waits have returned, or that has no waiter. If a device carries its transfers, the
@@ -156,7 +157,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
  private:
   /// In a handler: throws what it has caught, with the failed rank and the reason.
-  [[noreturn]] void rethrow_named(OpType kind, const CallLabel& label) const;
+  [[noreturn]] void rethrow_named(CallName kind, const CallLabel& label) const;
   std::string explain(const std::string& what, const std::string& backend_words) const;
   /// Null where CUDA tensors take the CPU's backend.
   Backend* device_backend(c10::Device device);
@@ -167,7 +168,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::vector<std::shared_ptr<Impl>> children() const;
 
   struct AbandonedTransfer {
-    OpType kind;
+    CallName kind;
     std::array<std::shared_ptr<Backend>, 2> backends;
     Backend::Started transfer;
   };
@@ -231,7 +232,7 @@ namespace detail {
 /// Transfers started by one call.
 class Transfers : public Operation {
  public:
-  Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
+  Transfers(std::shared_ptr<Group::Impl> group, CallName kind, std::vector<Backend::Started> transfers)
       : group_(std::move(group)),
         backends_(group_->backends_in_use()),
         kind_(kind),
@@ -250,7 +251,7 @@ class Transfers : public Operation {
   bool is_of_an_earlier_meeting() const noexcept { return backends_[0] != group_->cpu_; }
 
   std::array<std::shared_ptr<Backend>, 2> backends_;
-  OpType kind_;
+  CallName kind_;
   CallLabel label_;
   std::vector<Backend::Started> transfers_;
   CallEnd end_;
@@ -259,7 +260,7 @@ class Transfers : public Operation {
 }  // namespace detail
 
 template <class T>
-Work<T> Group::Impl::work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish) {
+Work<T> Group::Impl::work(CallName kind, std::vector<Backend::Started> transfers, std::function<T()> finish) {
   return Work<T>(std::make_shared<detail::Transfers>(shared_from_this(), kind, std::move(transfers)),
                  std::move(finish));
 }

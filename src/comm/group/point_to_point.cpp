@@ -35,20 +35,20 @@ void require_same(const Group::Impl& group, const Fingerprint& mine, const at::T
 }
 
 // A device's messages between two ranks arrive in the order in which they are sent.
-void check_device_tag(const Group::Impl& group, const Backend& backend, int tag, OpType kind) {
+void check_device_tag(const Group::Impl& group, const Backend& backend, int tag, CallName kind) {
   if (tag == 0 || backend.has_tags()) return;
   throw UsageError(group.origin(), name_of(kind), ": tag ", tag, ", but ", backend.name(),
                    " has no tags: messages between two ranks arrive in the order in which they are sent. Use tag 0, or "
                    "send a tensor of the CPU.");
 }
 
-void check_tag(const Group::Impl& group, int tag, OpType kind, const Group::Site& site) {
+void check_tag(const Group::Impl& group, int tag, CallName kind, const Group::Site& site) {
   group.enter(kind, site);
   if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
   group.require_connected(kind);
 }
 
-void check_peer(const Group::Impl& group, int peer, int tag, OpType kind, const Group::Site& site) {
+void check_peer(const Group::Impl& group, int peer, int tag, CallName kind, const Group::Site& site) {
   check_tag(group, tag, kind, site);
   group.check_rank(peer, "the peer", kind);
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
@@ -79,7 +79,7 @@ class Receipt {
   void wait() {
     ask(/*may_wait=*/true);
     if (error_) std::rethrow_exception(error_);
-    if (data_) group_.wait(*data_, OpType::kSend);
+    if (data_) group_.wait(*data_, name());
   }
 
  private:
@@ -98,7 +98,7 @@ class Receipt {
       if (const auto broken = group_.broken_channel({sender_.rank, tag_})) std::rethrow_exception(broken);
       if (!record_) record_ = request_record();
       if (!may_wait && !record_->done()) return false;
-      group_.wait(*record_, OpType::kSend);
+      group_.wait(*record_, name());
       require_same(group_, mine_, tensor_, record_bytes_, from());
       if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from(), tag_);
     } catch (...) {
@@ -112,6 +112,7 @@ class Receipt {
     if (!sender_.found) return group_.cpu().receive(record_bytes_, sender_.rank, tag_);
     return group_.cpu().receive_any(record_bytes_, tag_, sender_.found);
   }
+  CallName name() const { return sender_.found ? kReceivingAny : kReceiving; }
   int from() const { return sender_.found ? *sender_.found : sender_.rank; }
 
   Group::Impl& group_;
@@ -187,26 +188,26 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
 
 Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) const {
   Impl& group = *impl_;
-  check_peer(group, from, tag, OpType::kSend, site);
+  check_peer(group, from, tag, kReceiving, site);
   group.reap();
   check_result(tensor, "receive", group.origin());
   const RecordedCall call = group.record(
       OpType::kSend, site, {.tensor = &tensor, .peer = from, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
-  check_device_tag(group, backend, tag, OpType::kSend);
+  check_device_tag(group, backend, tag, kReceiving);
   const at::Tensor staged = stage(tensor, backend);
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(group.checked_receive(backend, tensor, staged, {from}, tag, site));
   } else if (tensor.numel() > 0) {
-    transfers.push_back(group.started(OpType::kSend, [&] { return backend.receive(bytes_of(staged), from, tag); }));
+    transfers.push_back(group.started(kReceiving, [&] { return backend.receive(bytes_of(staged), from, tag); }));
   }
-  return group.work<void>(OpType::kSend, std::move(transfers), [tensor, staged] { write_back(tensor, staged); });
+  return group.work<void>(kReceiving, std::move(transfers), [tensor, staged] { write_back(tensor, staged); });
 }
 
 Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const {
   Impl& group = *impl_;
-  check_tag(group, tag, OpType::kSend, site);
+  check_tag(group, tag, kReceivingAny, site);
   group.reap();
   check_result(tensor, "receive_any", group.origin());
   if (group.alone()) {
@@ -218,7 +219,7 @@ Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const
   const RecordedCall call = group.record(
       OpType::kSend, site, {.tensor = &tensor, .peer = Impl::kAnyRank, .tag = tag, .kind = flight::CallKind::kReceive});
   Backend& backend = group.backend_for(tensor);
-  check_device_tag(group, backend, tag, OpType::kSend);
+  check_device_tag(group, backend, tag, kReceivingAny);
   if (!backend.receives_from_any()) {
     throw UsageError(group.origin(), "receive_any: ", backend.name(),
                      " has two ways between ranks and cannot wait for both at once. Name the rank to receive from.");
@@ -229,9 +230,9 @@ Work<int> Group::receive_any_async_(at::Tensor tensor, int tag, Site site) const
   if (check_) {
     transfers.push_back(group.checked_receive(backend, tensor, staged, {Impl::kAnyRank, from}, tag, site));
   } else {
-    transfers.push_back(group.started(OpType::kSend, [&] { return backend.receive_any(bytes_of(staged), tag, from); }));
+    transfers.push_back(group.started(kReceivingAny, [&] { return backend.receive_any(bytes_of(staged), tag, from); }));
   }
-  return group.work<int>(OpType::kSend, std::move(transfers), [tensor, staged, from] {
+  return group.work<int>(kReceivingAny, std::move(transfers), [tensor, staged, from] {
     write_back(tensor, staged);
     return *from;
   });
@@ -258,7 +259,7 @@ Work<> Group::Impl::exchange(const std::vector<PointToPoint>& messages, bool che
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto& [kind, tensor, peer] = messages[i];
     const bool is_send = kind == PointToPoint::Kind::kSend;
-    check_peer(*this, peer, 0, OpType::kSend, site);
+    check_peer(*this, peer, 0, is_send ? CallName(OpType::kSend) : kReceiving, site);
     if (!is_send) check_result(tensor, "receive", origin());
     staged.push_back(stage(tensor, backend));
     if (tensor.numel() > 0) moves.push_back({bytes_of(staged.back()), peer, is_send});
@@ -270,14 +271,14 @@ Work<> Group::Impl::exchange(const std::vector<PointToPoint>& messages, bool che
       records.push_back(cpu().receive(theirs[i], peer, 0));
     }
   }
-  for (const auto& record : records) wait(*record, OpType::kSend);
+  for (const auto& record : records) wait(*record, kReceiving);
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!theirs[i].defined()) continue;
     const auto& tensor = messages[i].tensor;
     require_same(*this, Fingerprint::of(OpType::kSend, site).with_tensor(tensor), tensor, theirs[i], messages[i].peer);
   }
-  if (!moves.empty()) transfers.push_back(started(OpType::kSend, [&] { return backend.exchange(moves); }));
-  return work<void>(OpType::kSend, std::move(transfers), [messages, staged] {
+  if (!moves.empty()) transfers.push_back(started(kSendingAndReceiving, [&] { return backend.exchange(moves); }));
+  return work<void>(kSendingAndReceiving, std::move(transfers), [messages, staged] {
     for (size_t i = 0; i < messages.size(); ++i) {
       if (messages[i].kind == PointToPoint::Kind::kReceive) write_back(messages[i].tensor, staged[i]);
     }
@@ -289,7 +290,8 @@ Work<> Group::batch_send_recv(const std::vector<PointToPoint>& messages, Site si
   std::vector<Work<>> sends, works;
   std::vector<PointToPoint> together, one_by_one;
   for (const PointToPoint& message : messages) {
-    check_peer(group, message.peer, 0, OpType::kSend, site);
+    const bool is_send = message.kind == PointToPoint::Kind::kSend;
+    check_peer(group, message.peer, 0, is_send ? CallName(OpType::kSend) : kReceiving, site);
     (group.backend_for(message.tensor).exchanges() ? together : one_by_one).push_back(message);
   }
   if (!together.empty()) works.push_back(group.exchange(together, check_, site));

@@ -440,6 +440,24 @@ TEST(GroupRanks, NegativeTagsAreRefusedByName) {
   });
 }
 
+TEST(GroupRanks, AReceiveIsNamedInItsErrors) {
+  at::Tensor tensor = torch::ones({1});
+  run_ranks(2, [&](Process& process) {
+    EXPECT_THAT([&] { process.group().receive_(tensor, 7); },
+                ::testing::ThrowsMessage<UsageError>(HasSubstr("receive: the peer is rank 7")));
+    EXPECT_THAT([&] { process.group().receive_any_(tensor, -1); },
+                ::testing::ThrowsMessage<UsageError>(HasSubstr("receive_any: tag -1 is negative")));
+  });
+
+  const auto words = run_ranks_collecting(2, [](Process& process) {
+    if (process.rank() == 1) throw std::runtime_error("the disk of rank one is full");
+    process.group().receive_(torch::ones({3}), 1);
+  });
+
+  EXPECT_THAT(words[0],
+              ContainsRegex("receive \\(group_ranks_test.cpp:[0-9]+\\) was not completed because rank 1 failed"));
+}
+
 TEST(GroupRanks, BatchedMessagesDoNotDeadlockInAnyOrder) {
   run_ranks(3, [](Process& process) {
     const int next = (process.rank() + 1) % 3, previous = (process.rank() + 2) % 3;
