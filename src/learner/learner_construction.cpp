@@ -3,12 +3,14 @@
 #include "hasten/learner/callbacks/training.h"
 #include "hasten/learner/learner.h"
 #include "hasten/learner/recorder.h"
+#include "hasten/process/report_errors.h"
 #include "learner/learner_impl.h"
 
 namespace hasten::learner {
 
 Learner::Impl::Impl(Loaders own_loaders, AnyModel own_model, LearnerOptions own_options)
     : loaders(std::move(own_loaders)), model(std::move(own_model)), options(std::move(own_options)) {
+  if (!options.accelerator) error_report = process::report_errors_alone(Environment::current());
   if (!options.loss && !options.loss_of_all) options.loss = loaders.loss;
   if (!model)
     throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");

@@ -87,6 +87,8 @@ struct Learner::Impl final : LoopActions {
   void validate(const Loader& loader, bool inner);
   Loader loader_of(int ds_idx, const std::optional<Loader>& given, bool reorder) const;
 
+  /// Reports uncaught exceptions where no Accelerator does.
+  std::shared_ptr<const void> error_report = {};
   Loaders loaders;
   /// Counts set_loaders, so that every engine prepares the new ones.
   int64_t data_version = 0;

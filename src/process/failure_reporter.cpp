@@ -151,6 +151,12 @@ void install_terminate_handler(const std::shared_ptr<const FailureReporter>& rep
   if (!state.previous) state.previous = std::set_terminate(on_terminate);
 }
 
+bool has_reporter() {
+  Installed& state = installed();
+  const std::lock_guard lock(state.mutex);
+  return !state.reporter.expired();
+}
+
 std::string error_file_text(const std::string& message, int64_t seconds_since_1970) {
   const auto extra = core::Value::map({{"py_callstack", message}, {"timestamp", std::to_string(seconds_since_1970)}});
   return core::Value::map({{"message", core::Value::map({{"message", message}, {"extraInfo", extra}})}}).to_json();

@@ -2,8 +2,7 @@
 //
 // Without them the others learn only that a connection closed. The words go to three places. The store has them, so
 // that the survivors' errors name this rank and its reason. The launcher's error file has them in torchrun's format.
-// Standard error shows them, once. Process installs this if there are several ranks. A world of one ends as any
-// libtorch program does.
+// Standard error shows them, once. Process installs this, also in a world of one.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +34,9 @@ struct FailureReporter {
 /// other reason goes to the handler that was there before. `message` is held weakly: when its owner is gone, nothing is
 /// posted.
 void install_terminate_handler(const std::shared_ptr<const FailureReporter>& reporter);
+
+/// Returns true if the owner of a reporter that was installed is still there.
+bool has_reporter();
 
 /// Returns the error file's text.
 std::string error_file_text(const std::string& message, int64_t seconds_since_1970);

@@ -18,4 +18,8 @@ std::shared_ptr<const void> report_errors(const Environment& environment) {
   return reporter;
 }
 
+std::shared_ptr<const void> report_errors_alone(const Environment& environment) {
+  return has_reporter() ? nullptr : report_errors(environment);
+}
+
 }  // namespace hasten::process

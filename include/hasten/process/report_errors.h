@@ -13,4 +13,8 @@ namespace hasten::process {
 /// sets the process's std::terminate handler, so it is not for libraries.
 std::shared_ptr<const void> report_errors(const Environment& environment);
 
+/// The same where nothing else does so, for what may be used beside an Accelerator, as a Learner without one. Returns
+/// null while a Process, an Accelerator or a result of these functions reports the errors.
+std::shared_ptr<const void> report_errors_alone(const Environment& environment);
+
 }  // namespace hasten::process
