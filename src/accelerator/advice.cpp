@@ -47,6 +47,11 @@ void Advice::check_optimizers(const Facts& facts) {
   }
   for (size_t i = 0; i < noted.size(); ++i) {
     const NotedOptimizer& one = noted[i];
+    if (one.parameters.empty()) {
+      log_.warning(text(one.name,
+                        " has no parameter that requires a gradient, so that its steps change nothing. Make it of the "
+                        "model's parameters()."));
+    }
     if (foreign[i] == 0) continue;
     const auto first = std::find_if(one.parameters.begin(), one.parameters.end(), is_foreign);
     const std::string what = text(one.name, " steps ", foreign[i], " of its ", one.parameters.size(),

@@ -61,6 +61,10 @@ parallel::ParallelOptions read_parallel(parallel::ParallelOptions options, const
 
 ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   refuse_what_is_missing(environment);
+  if (options.timeout.count() <= 0) {
+    throw UsageError(Origin{"accelerator"}, "timeout is ", options.timeout.count(),
+                     " ms; expected the time that ranks wait for each other, more than 0.");
+  }
   if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
     precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
   }

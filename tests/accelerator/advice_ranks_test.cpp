@@ -155,6 +155,12 @@ TEST(AdviceRanks, AnOptimizerOfAnotherModelIsSaidOnce) {
   EXPECT_THAT(said_of_optimizer(2, of_net), IsEmpty());
 }
 
+TEST(AdviceRanks, AnOptimizerThatTrainsNothingIsSaidOnce) {
+  const auto of_nothing = [](Mlp&, Mlp&) { return std::vector<at::Tensor>(); };
+
+  EXPECT_EQ(count_of(said_of_optimizer(2, of_nothing), "SGD has no parameter that requires a gradient"), 1);
+}
+
 TEST(Advice, AnInputThatIsTrainedThroughAFrozenModelIsNoMistake) {
   const auto said = said_in([&] {
     const Accelerator accelerator(Process(process::RankInfo{}, comm::Group()), {});
