@@ -63,9 +63,13 @@ int main(int argc, char** argv) {
   int64_t samples = 512;
   CLI::App app("A language model that is trained as a DeepSpeed configuration says.");
   app.add_option("--deepspeed_config", file, "the configuration");
-  app.add_option("--epochs", epochs);
-  app.add_option("--samples", samples);
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--epochs", epochs)->check(CLI::NonNegativeNumber);
+  app.add_option("--samples", samples)->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   const hasten::Accelerator accelerator(
       {.cpu = true,

@@ -62,9 +62,13 @@ int main(int argc, char** argv) {
   int64_t samples = 512;
   CLI::App app("A language model with sharded parameters, and the memory it takes.");
   app.add_option("--stage", stage, "0: plain data parallelism")->check(CLI::Range(0, 3));
-  app.add_option("--epochs", epochs);
-  app.add_option("--samples", samples);
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--epochs", epochs)->check(CLI::NonNegativeNumber);
+  app.add_option("--samples", samples)->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   hasten::AcceleratorOptions options{.cpu = true, .seed = 42};
   options.shard.stage = static_cast<hasten::ShardStage>(stage);

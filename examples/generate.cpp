@@ -91,7 +91,11 @@ int main(int argc, char** argv) {
   app.add_option("--eos", settings.eos, "Token ids that end the text");
   app.add_option("--memory", settings.memory, "Memory that weights may take, such as 4GiB");
   app.add_flag("--report", settings.report, "Say where the weights are");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     return run(settings);
   } catch (const hasten::Error& error) {

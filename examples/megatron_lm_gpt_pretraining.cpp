@@ -161,10 +161,14 @@ int main(int argc, char** argv) {
   app.add_option("--make", o.make, "write the made-up text in that form, and end");
   app.add_option("--save", o.save, "save the state to this folder");
   app.add_option("--load", o.load, "begin with the state of this folder, of any degrees");
-  app.add_option("--epochs", o.epochs);
-  app.add_option("--samples", o.samples);
-  app.add_option("--batch", o.batch, "samples of a step, on each data parallel rank");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--epochs", o.epochs)->check(CLI::NonNegativeNumber);
+  app.add_option("--samples", o.samples)->check(CLI::PositiveNumber);
+  app.add_option("--batch", o.batch, "samples of a step, on each data parallel rank")->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   const auto text = o.data.empty() ? made_up_text(o.samples) : read_indexed(o.data);
   if (!o.make.empty()) {

@@ -66,11 +66,15 @@ void train_and_test(hasten::Accelerator& accelerator, const Arguments& arguments
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app{"The program of docs/tutorial.md."};
-  app.add_option("--epochs", arguments.epochs);
-  app.add_option("--stage", arguments.stage);
+  app.add_option("--epochs", arguments.epochs)->check(CLI::NonNegativeNumber);
+  app.add_option("--stage", arguments.stage)->check(CLI::Range(0, 3));
   app.add_option("--folder", arguments.folder);
   app.add_flag("--resume", arguments.resume);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   hasten::AcceleratorOptions options{.loader = {.use_seedable_sampler = true},
                                      .seed = 1,

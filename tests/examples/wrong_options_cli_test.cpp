@@ -1,0 +1,39 @@
+// Example programs end as the command does where an option is wrong: exit code 2, and words that name it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "examples/example_runs.h"
+
+namespace hasten::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(WrongOptions, EndAProgramWithTwoAndTheNameOfTheOption) {
+  for (const char* program : {"tutorial", "generate", "deepspeed_with_config", "fsdp_with_peak_mem",
+                              "megatron_lm_gpt_pretraining", "unet3d", "resnet", "fashion_mnist"}) {
+    const auto result = run_program(1, program, {"--nonsense", "1"});
+
+    EXPECT_EQ(result.exit_code, 2) << program << result.err;
+    const std::string named = std::string(program) == "resnet" ? "--data" : "--nonsense";
+    EXPECT_THAT(result.err, HasSubstr(named)) << program;
+    EXPECT_EQ(run_program(1, program, {"--help"}).exit_code, 0) << program;
+  }
+}
+
+TEST(WrongOptions, NumbersThatMakeNoSenseAreNamed) {
+  const std::vector<std::pair<const char*, Words>> runs = {{"tutorial", {"--stage", "7"}},
+                                                           {"tutorial", {"--epochs", "-1"}},
+                                                           {"deepspeed_with_config", {"--samples", "0"}},
+                                                           {"fsdp_with_peak_mem", {"--samples", "-5"}},
+                                                           {"megatron_lm_gpt_pretraining", {"--batch", "0"}}};
+  for (const auto& [program, words] : runs) {
+    const auto result = run_program(1, program, words);
+
+    EXPECT_EQ(result.exit_code, 2) << program << " " << words[0] << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words[0])) << program;
+  }
+}
+
+}  // namespace
+}  // namespace hasten::test
