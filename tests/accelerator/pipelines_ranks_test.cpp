@@ -9,6 +9,7 @@
 #include "hasten/accelerator.h"
 #include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/novograd.h"
 #include "hasten/parallel/layout/placement.h"
@@ -230,6 +231,29 @@ std::vector<at::Tensor> each_once(const torch::nn::Module& net) {
     if (!is_there) all.push_back(one);
   }
   return all;
+}
+
+// Interceptors of parameters have a group, with its memory and threads.
+TEST(Pipelines, EndWithTheirModel) {
+  for (const parallel::ParallelOptions& layout :
+       {parallel::ParallelOptions{.pp = 2}, parallel::ParallelOptions{.tp = 2},
+        parallel::ParallelOptions{.dp_shard = 2}}) {
+    auto nets = staged_nets(2);
+    run_ranks(2, [&](process::Process& process) {
+      std::vector<std::weak_ptr<interception::Interceptor>> interceptors;
+      {
+        const Accelerator accelerator(process, {.parallel = layout});
+        const auto net = std::exchange(nets[static_cast<size_t>(process.rank())], nullptr);
+        auto model = accelerator.prepare(net);
+        for (const auto level : {interception::Level::kOperators, interception::Level::kEveryOperator}) {
+          for (const auto& one : interception::interceptors_of(net->parameters().front(), level))
+            interceptors.emplace_back(one);
+        }
+        EXPECT_FALSE(interceptors.empty());
+      }
+      for (const auto& one : interceptors) EXPECT_TRUE(one.expired());
+    });
+  }
 }
 
 // Lamb has a norm a parameter, and a stage has whole ones. Its clipping by the norm of all is clip_grad_norm_'s.

@@ -187,7 +187,9 @@ void Pipeline::Impl::divide() {
     const interception::PassScope pass;
     broadcast_tensors(values, group);
   }
-  axis = std::make_shared<StageAxis>(group, rank_of_stage(), device_of(module), cut_of(module));
+  const auto made = std::make_shared<StageAxis>(group, rank_of_stage(), device_of(module), cut_of(module));
+  // Its parameters keep it beyond the last handle.
+  axis = std::shared_ptr<StageAxis>(made.get(), [made](StageAxis*) { made->forget_tensors(); });
   std::map<const c10::TensorImpl*, std::set<int>> held_on;
   const auto all = module.named_parameters();
   const auto stage_of_name = [&](const std::string& name) {

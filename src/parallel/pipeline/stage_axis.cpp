@@ -93,6 +93,10 @@ void StageAxis::add(const std::string& name, const at::Tensor& parameter, const 
   interception::add_interceptor(parameter, shared_from_this());
 }
 
+void StageAxis::forget_tensors() noexcept {
+  for (auto& [impl, record] : parameters_) record.tensor.reset();
+}
+
 void StageAxis::let_go(const at::Tensor& parameter, const StagedParameter& record) {
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;

@@ -35,7 +35,7 @@ struct StagedParameter {
   /// The stages that use it, ascending. More than one: it is tied, and each of their ranks holds it.
   std::set<int> stages = {};
   bool requires_grad = true;
-  /// Weak, since a parameter keeps this object.
+  /// Weak, and only until forget_tensors.
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
 
   int first_stage() const { return *stages.begin(); }
@@ -62,6 +62,9 @@ class StageAxis : public interception::Interceptor,
   at::Tensor from_holder(const at::Tensor& parameter, const at::Tensor& mine) const override;
   at::Tensor random_state() const override { return own_random_.clone(); }
   void set_random_state(const at::Tensor& state) override { own_random_ = state.clone(); }
+  /// Called when no batch can come any more. libtorch keeps the interceptors of a tensor as long as there are weak
+  /// references to it, so that this object would keep itself.
+  void forget_tensors() noexcept;
   void note_step() noexcept override { has_stepped_ = true; }
 
   Messages& messages() noexcept { return messages_; }

@@ -37,20 +37,9 @@ const Placement* CutAxis::placement(const at::Tensor& parameter) const noexcept 
   return found == parameters_.end() ? nullptr : &found->second;
 }
 
-void CutAxis::add(const std::string& name, const at::Tensor& parameter, Placement placement) {
-  watched_.emplace_back(name, c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
+void CutAxis::add(const at::Tensor& parameter, Placement placement) {
   parameters_.insert_or_assign(parameter.unsafeGetTensorImpl(), std::move(placement));
   interception::add_interceptor(parameter, shared_from_this());
-}
-
-void CutAxis::require_intact() const {
-  for (const auto& [name, weak] : watched_) {
-    const auto impl = weak.lock();
-    if (!impl || impl->get_backend_meta() != nullptr) continue;
-    throw UsageError(Origin{"tensor", part(), num_parts()}, "the values of '", name,
-                     "' were replaced after prepare (to(), set_data), so that it is no longer known as a part. Move or "
-                     "convert the model before prepare.");
-  }
 }
 
 at::Tensor CutAxis::cut_whole(const at::Tensor& whole, const Cut& cut, int part) const {

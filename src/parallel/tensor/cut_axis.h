@@ -90,9 +90,7 @@ class CutAxis : public interception::Interceptor,
   CutInterval part_of(int64_t size) const noexcept { return parallel::part_of(size, num_parts(), part()); }
 
   /// Records a parameter that holds this rank's part.
-  void add(const std::string& name, const at::Tensor& parameter, Placement placement);
-  /// Throws: UsageError for a parameter whose values were replaced since (to(), set_data), which loses its record.
-  void require_intact() const;
+  void add(const at::Tensor& parameter, Placement placement);
 
   /// Returns the number of blocks that views, slices and pieces keep together.
   int64_t blocks_together() const noexcept { return options_.zigzag ? 2 : 1; }
@@ -125,8 +123,6 @@ class CutAxis : public interception::Interceptor,
   AxisOptions options_;
   uint64_t bit_;
   std::unordered_map<const c10::TensorImpl*, Placement> parameters_;
-  /// By name; weak, since the parameters keep this object.
-  std::vector<std::pair<std::string, c10::weak_intrusive_ptr<c10::TensorImpl>>> watched_;
   interception::SharedInterceptor list_;
   std::atomic<int64_t> num_operators_ = 0, num_exchanges_ = 0;
   mutable std::mutex mutex_;

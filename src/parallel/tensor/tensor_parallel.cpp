@@ -18,6 +18,32 @@
 #include "parallel/tensor/model_rules.h"
 
 namespace hasten::parallel {
+
+// The parameters that are cut. The handle has them and not the axis: libtorch keeps the interceptors of a tensor as
+// long as there are weak references to it, so that an axis with such references would keep itself.
+class tensor::CutParameters {
+ public:
+  explicit CutParameters(Origin origin) : origin_(std::move(origin)) {}
+
+  void add(const std::string& name, const at::Tensor& parameter) {
+    all_.emplace_back(name, c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
+  }
+  // Throws: UsageError for a parameter whose values were replaced since (to(), set_data), which loses its record.
+  void require_intact() const {
+    for (const auto& [name, weak] : all_) {
+      const auto impl = weak.lock();
+      if (!impl || impl->get_backend_meta() != nullptr) continue;
+      throw UsageError(origin_, "the values of '", name,
+                       "' were replaced after prepare (to(), set_data), so that it is no longer known as a part. Move "
+                       "or convert the model before prepare.");
+    }
+  }
+
+ private:
+  Origin origin_;
+  std::vector<std::pair<std::string, c10::weak_intrusive_ptr<c10::TensorImpl>>> all_;
+};
+
 namespace {
 
 // Names of tables at the embeddings that own them. A head may hold the same tensor, and multiplies by it.
@@ -54,9 +80,9 @@ void require_plan(const TensorPlan& plan, const torch::nn::Module& module, const
 
 class ForwardScopeHook : public ForwardHook {
  public:
-  explicit ForwardScopeHook(std::shared_ptr<tensor::CutAxis> axis) : axis_(std::move(axis)) {}
+  explicit ForwardScopeHook(std::shared_ptr<tensor::CutParameters> parameters) : parameters_(std::move(parameters)) {}
   std::unique_ptr<Entered> enter(torch::nn::Module&) override {
-    axis_->require_intact();
+    parameters_->require_intact();
     return std::make_unique<Scope>();
   }
 
@@ -64,7 +90,7 @@ class ForwardScopeHook : public ForwardHook {
   struct Scope : Entered {
     tensor::ForwardScope scope;
   };
-  std::shared_ptr<tensor::CutAxis> axis_;
+  std::shared_ptr<tensor::CutParameters> parameters_;
 };
 
 void require_no_gradient(const std::string& name, const at::Tensor& parameter, const comm::Group& group) {
@@ -90,6 +116,7 @@ TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, con
   broadcast_tensors(values, group);
   values.clear();
   axis_ = tensor::make_axis(group, {.sequence_parallel = options.sequence_parallel, .strict = options.strict});
+  parameters_ = std::make_shared<tensor::CutParameters>(Origin{"tensor", group.rank(), parts});
   const at::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
     const auto found = cuts_.find(item.key());
@@ -100,12 +127,13 @@ TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, con
     parameter.mutable_grad() = at::Tensor();
     parameter.set_data(
         cut_tensor(parameter.detach(), found->second, parts, group.rank()).clone(at::MemoryFormat::Contiguous));
-    axis_->add(item.key(), parameter, std::move(placement));
+    parameters_->add(item.key(), parameter);
+    axis_->add(parameter, std::move(placement));
   }
 }
 
 std::shared_ptr<ForwardHook> TensorParallel::forward_hook() const {
-  return axis_ ? std::make_shared<ForwardScopeHook>(axis_) : nullptr;
+  return axis_ ? std::make_shared<ForwardScopeHook>(parameters_) : nullptr;
 }
 
 ParallelCounts TensorParallel::counts() const {

@@ -28,7 +28,8 @@ namespace hasten::parallel {
 
 namespace tensor {
 class CutAxis;
-}
+class CutParameters;
+}  // namespace tensor
 
 struct TensorParallelOptions {
   /// Names of modules and how they are cut. Empty: by the model's classes (model_rules.h).
@@ -58,6 +59,7 @@ class TensorParallel {
 
  private:
   std::shared_ptr<tensor::CutAxis> axis_;
+  std::shared_ptr<tensor::CutParameters> parameters_;
   std::map<std::string, Cut> cuts_;
 };
 
