@@ -41,7 +41,7 @@ NO_VARIABLES |= set("""
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
 # Where a program comes in and its environment is read.
-ENTRIES = {"include/hasten/comm/init_method.h", "include/hasten/files/hub/hub.h", "include/hasten/launch/config/basic_config.h", "include/hasten/learner/pretrained.h", "include/hasten/process/device.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp", "src/learner/construct.cpp", "src/python/group.cpp", "src/python/tracking.cpp"}
+ENTRIES = {"include/hasten/comm/init_method.h", "include/hasten/files/hub/hub.h", "include/hasten/launch/config/basic_config.h", "include/hasten/learner/pretrained.h", "include/hasten/process/device.h", "include/hasten/process/process.h", "src/accelerator/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp", "src/learner/learner_construction.cpp", "src/python/group.cpp", "src/python/tracking.cpp"}
 # Mutable state of the whole process, each with its reason.
 GLOBAL_STATE = {
     "src/core/log.cpp": "a program's own log takes the lines of all loggers of the process",

@@ -62,7 +62,7 @@ class StageAxis : public interception::Interceptor,
   at::Tensor from_holder(const at::Tensor& parameter, const at::Tensor& mine) const override;
   at::Tensor random_state() const override { return own_random_.clone(); }
   void set_random_state(const at::Tensor& state) override { own_random_ = state.clone(); }
-  /// Called when no batch can come any more. libtorch keeps the interceptors of a tensor as long as there are weak
+  /// Called when no batch can come any more. libtorch keeps a tensor's interceptors while there are weak
   /// references to it, so that this object would keep itself.
   void forget_tensors() noexcept;
   void note_step() noexcept override { has_stepped_ = true; }

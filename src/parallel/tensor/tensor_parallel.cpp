@@ -19,8 +19,8 @@
 
 namespace hasten::parallel {
 
-// The parameters that are cut. The handle has them and not the axis: libtorch keeps the interceptors of a tensor as
-// long as there are weak references to it, so that an axis with such references would keep itself.
+// The parameters that are cut. The handle has them and not the axis, which would keep itself: libtorch keeps a tensor's
+// interceptors while there are weak references to it.
 class tensor::CutParameters {
  public:
   explicit CutParameters(Origin origin) : origin_(std::move(origin)) {}

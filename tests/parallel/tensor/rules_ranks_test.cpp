@@ -35,7 +35,7 @@ at::Tensor uneven_values(at::IntArrayRef sizes, double start) {
   return (at::arange(numel, at::kDouble) * 0.7 + start).sin().view(sizes);
 }
 
-// Of a value [4, 5, 6].
+// Rules over a value [4, 5, 6].
 std::vector<RuleCase> shape_rules() {
   return {
       {"view of the first two",
