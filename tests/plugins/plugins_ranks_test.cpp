@@ -132,6 +132,25 @@ TEST(ShardPlugins, a_configuration_clips_unless_the_program_has) {
   });
 }
 
+TEST(ShardPlugins, a_loader_that_is_prepared_already_counts_its_batch_once) {
+  run_ranks(2, [](auto& process) {
+    const auto config = core::Value::parse_json(R"({"zero_optimization": {"stage": 1}, "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto", "optimizer": {"type": "Adam", "params": {"lr": "auto"}}})");
+    const Accelerator accelerator(process,
+                                  {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    testing::Mlp net;
+    auto loader = accelerator.data_loader<torch::data::samplers::SequentialSampler>(
+        torch::data::datasets::TensorDataset(testing::problem_for("mlp", 1).inputs)
+            .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
+        2);
+    accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.05}), loader);
+
+    const auto& filled = accelerator.deepspeed_plugin().config;
+    EXPECT_EQ(filled.get_value("train_micro_batch_size_per_gpu"), core::Value(2));
+    EXPECT_EQ(filled.get_value("train_batch_size"), core::Value(4));
+  });
+}
+
 TEST(ShardPlugins, dummies_become_what_the_configuration_names) {
   run_ranks(2, [](auto& process) {
     const auto config = core::Value::parse_json(R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},

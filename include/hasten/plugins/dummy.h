@@ -116,7 +116,7 @@ void note_for_auto(plan::AutoInputs& known, const T& object) {
   } else if constexpr (optim::SchedulerLike<Object>) {
     known.scheduler = Given::kReal;
   } else if constexpr (data::is_loader_v<Object>) {
-    known.batch_sizes.push_back(static_cast<int64_t>(object.total_batch_size()));
+    known.batch_sizes.push_back(static_cast<int64_t>(object.options().batch_size()));
   } else if constexpr (is_module_v<Object> && !is_prepared_model_v<Object>) {
     known.has_model = true;
     auto& module = module_of(const_cast<Object&>(object));
