@@ -143,7 +143,7 @@ TEST(ShardPlugins, a_loader_that_is_prepared_already_counts_its_batch_once) {
         torch::data::datasets::TensorDataset(testing::problem_for("mlp", 1).inputs)
             .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
         2);
-    accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.05}), loader);
+    const auto prepared = accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.05}), loader);
 
     const auto& filled = accelerator.deepspeed_plugin().config;
     EXPECT_EQ(filled.get_value("train_micro_batch_size_per_gpu"), core::Value(2));
