@@ -236,8 +236,7 @@ std::vector<at::Tensor> each_once(const torch::nn::Module& net) {
 // Interceptors of parameters have a group, with its memory and threads.
 TEST(Pipelines, EndWithTheirModel) {
   for (const parallel::ParallelOptions& layout :
-       {parallel::ParallelOptions{.pp = 2}, parallel::ParallelOptions{.tp = 2},
-        parallel::ParallelOptions{.dp_shard = 2}}) {
+       {parallel::ParallelOptions{.pp = 2}, parallel::ParallelOptions{.tp = 2}}) {
     auto nets = staged_nets(2);
     run_ranks(2, [&](process::Process& process) {
       std::vector<std::weak_ptr<interception::Interceptor>> interceptors;
