@@ -9,10 +9,12 @@ import argparse
 import itertools
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 HEADER_CAP, SOURCE_CAP = 300, 600
+FOLDER_CAP = 40  # files of one folder of the library
 # Files that forward and decide nothing; they may be as long as Accelerate has names.
 FRONT_DOOR = ("include/hasten/accelerator.h", "src/accelerator/accelerator.cpp")
 # Headers in no room's folder that have another name than their room.
@@ -52,7 +54,7 @@ GLOBAL_STATE = {
     "src/flight/stacks.cpp": "the handler of a signal is one for the process",
     "cli/verify_run.cpp": "the handler of a signal is one for the process",
     "src/training/verify_recorder.cpp": "a run under hasten verify has one record a process, which loaders without an Accelerator write to",
-    "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
+    "src/checkpoint/save/writer_thread.cpp": "the process waits at its exit for all writers",
     "src/precision/unsupported.cpp": "autocast's lists are one for the process",
     "src/comm/backend/mpi.cpp": "MPI is initialised once in a process, and by nobody else's count",
     "src/comm/types/call_label.cpp": "the words of the call that the thread makes",
@@ -92,7 +94,7 @@ GLOBAL_STATE = {
     "src/parallel/recompute/replay.cpp": "the thread's call that is replayed, and a count",
     "src/precision/autocast.cpp": "autocast's scopes are the thread's, as in libtorch",
     "src/process/failure_reporter.cpp": "std::terminate has one handler",
-    "src/rpc/engine_bridge.cpp": "libtorch's container of autograd contexts knows one rank, for the life of the process",
+    "src/rpc/engine/engine_bridge.cpp": "libtorch's container of autograd contexts knows one rank, for the life of the process",
     "src/rpc/calls.cpp": "the agent whose call the thread serves",
     "src/rpc/receive_buffers.cpp": "libtorch's tensors keep a pointer to their allocator",
     "src/process/process.cpp": "a second Process of a program cannot open rank 0's port again",
@@ -317,6 +319,10 @@ def sizes(tree):
         cap = HEADER_CAP if source.is_header else SOURCE_CAP
         if len(source.lines) > cap and source.path not in FRONT_DOOR:
             yield Finding(source.path, cap + 1, f"{len(source.lines)} lines; the cap is {cap}. Does it hold two concepts?")
+    folders = Counter(source.path.rsplit("/", 1)[0] for source in tree.sources if source.path.startswith(("src/", "include/")))
+    for folder, files in folders.items():
+        if files > FOLDER_CAP:
+            yield Finding(folder, 1, f"{files} files; the cap is {FOLDER_CAP}. Which of them make a sub-room?")
     for what, cap, patterns in COUNTED_TOGETHER:
         members = {path.relative_to(tree.root).as_posix() for pattern in patterns for path in tree.root.glob(pattern)}
         total = sum(source.num_code_lines for source in tree.sources if source.path in members)

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoints_state.h"
-#include "checkpoint/save_job.h"
+#include "checkpoint/save/save_job.h"
 
 namespace hasten::checkpoint {
 

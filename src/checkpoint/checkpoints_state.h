@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/capture.h"
-#include "checkpoint/device_copy.h"
-#include "checkpoint/held_memory.h"
-#include "checkpoint/save_board.h"
-#include "checkpoint/save_job.h"
-#include "checkpoint/save_state.h"
+#include "checkpoint/save/capture.h"
+#include "checkpoint/save/device_copy.h"
+#include "checkpoint/save/held_memory.h"
+#include "checkpoint/save/save_board.h"
+#include "checkpoint/save/save_job.h"
+#include "checkpoint/save/save_state.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/files/disk/durable_folder.h"

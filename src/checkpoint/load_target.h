@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/capture.h"
+#include "checkpoint/save/capture.h"
 #include "checkpoint/checkpoints_state.h"
 #include "checkpoint/run_reader.h"
 #include "checkpoint/source_reader.h"

@@ -1,10 +1,10 @@
 // Snapshots of device tensors in a stream of their own: steps and loads that follow do not change what is saved.
-#include "checkpoint/device_copy.h"
+#include "checkpoint/save/device_copy.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "checkpoint/held_memory.h"
+#include "checkpoint/save/held_memory.h"
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/files/folders/manifest.h"

@@ -1,5 +1,5 @@
 // The plan of a save: each byte once, evenly dealt, in files that torch's readers take.
-#include "checkpoint/save_plan.h"
+#include "checkpoint/save/save_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -127,6 +127,11 @@ class Tidy(unittest.TestCase):
     def test_a_source_over_the_cap_is_reported(self):
         self.assert_only({"src/comm/gloo.cpp": CLEAN["src/comm/gloo.cpp"] + "//\n" * 600}, "602 lines; the cap is 600")
 
+    def test_a_folder_over_the_cap_is_reported(self):
+        text = "// A part of groups.\n"
+        self.assert_only({f"src/comm/types/part_{i}.h": text for i in range(40)})
+        self.assert_only({f"src/comm/types/part_{i}.h": text for i in range(41)}, "src/comm/types:1: 41 files; the cap is 40")
+
     def test_a_front_door_may_be_long_but_decides_nothing(self):
         header = "// The front door.\n" + "int x;\n" * 400 + "if constexpr (kOne) {}\n"
         test = {"tests/accelerator/accelerator_test.cpp": ""}

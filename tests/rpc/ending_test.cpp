@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "rpc/unreached_receives.h"
+#include "rpc/engine/unreached_receives.h"
 
 namespace hasten::rpc {
 namespace {

@@ -1,5 +1,5 @@
 // Which receive functions no gradient reaches, on random graphs beside a search by transitive closure.
-#include "rpc/unreached_receives.h"
+#include "rpc/engine/unreached_receives.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/ddp/reducer_bucket.h"
-#include "parallel/shard/device_model.h"
+#include "parallel/shard/device/device_model.h"
 #include "parallel/shard/region_model.h"
 
 namespace hasten::parallel::shard {

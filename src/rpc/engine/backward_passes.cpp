@@ -6,8 +6,8 @@
 
 #include "compat/exception_message.h"
 #include "hasten/core/error.h"
-#include "rpc/engine_bridge.h"
-#include "rpc/unreached_receives.h"
+#include "rpc/engine/engine_bridge.h"
+#include "rpc/engine/unreached_receives.h"
 
 namespace hasten::rpc {
 

@@ -19,7 +19,7 @@
 #include "hasten/core/error.h"
 #include "rpc/agent_core.h"
 #include "rpc/bridge.h"
-#include "rpc/engine_agent.h"
+#include "rpc/engine/engine_agent.h"
 
 namespace hasten::rpc {
 

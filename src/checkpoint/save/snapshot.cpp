@@ -1,5 +1,5 @@
 // See snapshot.h.
-#include "checkpoint/snapshot.h"
+#include "checkpoint/save/snapshot.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

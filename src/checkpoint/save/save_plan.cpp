@@ -1,5 +1,5 @@
 // Dealing pieces to ranks and laying files out; see save_plan.h.
-#include "checkpoint/save_plan.h"
+#include "checkpoint/save/save_plan.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // See device_reads.h.
-#include "parallel/shard/device_reads.h"
+#include "parallel/shard/device/device_reads.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/save_plan.h"
+#include "checkpoint/save/save_plan.h"
 #include "hasten/core/value.h"
 
 namespace hasten::checkpoint {

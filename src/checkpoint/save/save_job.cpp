@@ -1,5 +1,5 @@
 // Writing, reporting, committing; see save_job.h.
-#include "checkpoint/save_job.h"
+#include "checkpoint/save/save_job.h"
 
 #include <fcntl.h>
 #include <sys/statvfs.h>
@@ -11,7 +11,7 @@
 #include <map>
 #include <thread>
 
-#include "checkpoint/replica_check.h"
+#include "checkpoint/save/replica_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/hash.h"

@@ -1,5 +1,5 @@
 // See replica_check.h.
-#include "checkpoint/replica_check.h"
+#include "checkpoint/save/replica_check.h"
 
 #include <algorithm>
 #include <cstdint>

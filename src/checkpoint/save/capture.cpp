@@ -1,5 +1,5 @@
 // Models, optimizers and the rest as pieces; see capture.h.
-#include "checkpoint/capture.h"
+#include "checkpoint/save/capture.h"
 
 #include <ATen/Functions.h>
 #include <torch/nn/module.h>

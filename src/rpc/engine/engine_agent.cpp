@@ -1,5 +1,5 @@
 // See engine_agent.h.
-#include "rpc/engine_agent.h"
+#include "rpc/engine/engine_agent.h"
 
 #include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_resp.h>
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>

@@ -1,5 +1,5 @@
 // See engine_bridge.h: how calls are recorded in contexts, and how contexts end.
-#include "rpc/engine_bridge.h"
+#include "rpc/engine/engine_bridge.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>

@@ -1,5 +1,5 @@
 // See split_gradient.h.
-#include "parallel/shard/split_gradient.h"
+#include "parallel/shard/device/split_gradient.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/types.h>
@@ -11,7 +11,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
-#include "parallel/shard/device_reads.h"
+#include "parallel/shard/device/device_reads.h"
 
 namespace hasten::parallel::shard {
 namespace {

@@ -1,5 +1,5 @@
 // The layout of a model on a device and its steps; see device_model.h. Prepare is device_placement.cpp's.
-#include "parallel/shard/device_model.h"
+#include "parallel/shard/device/device_model.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/StreamGuard.h>

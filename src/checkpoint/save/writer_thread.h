@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "checkpoint/save_job.h"
+#include "checkpoint/save/save_job.h"
 
 namespace hasten::checkpoint {
 

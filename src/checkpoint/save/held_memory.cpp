@@ -1,5 +1,5 @@
 // Memory by mmap, grown and never shrunk; see held_memory.h.
-#include "checkpoint/held_memory.h"
+#include "checkpoint/save/held_memory.h"
 
 #include <ATen/Functions.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 // See writer_thread.h. The count of running writers is never freed: a writer may end after the program's statics.
-#include "checkpoint/writer_thread.h"
+#include "checkpoint/save/writer_thread.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
 // See device_bucket.h.
-#include "parallel/shard/device_bucket.h"
+#include "parallel/shard/device/device_bucket.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/StreamGuard.h>
@@ -10,7 +10,7 @@
 
 #include "hasten/core/error.h"
 #include "parallel/ddp/abandoned_work.h"
-#include "parallel/shard/device_memory.h"
+#include "parallel/shard/device/device_memory.h"
 
 namespace hasten::parallel::shard {
 

@@ -1,9 +1,9 @@
 // The copy of a rank's share of a save, during which training waits.
 #pragma once
 
-#include "checkpoint/capture.h"
+#include "checkpoint/save/capture.h"
 #include "checkpoint/checkpoints_state.h"
-#include "checkpoint/save_job.h"
+#include "checkpoint/save/save_job.h"
 
 namespace hasten::checkpoint {
 

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/device_copy.h"
-#include "checkpoint/held_memory.h"
-#include "checkpoint/save_board.h"
-#include "checkpoint/save_plan.h"
-#include "checkpoint/save_state.h"
+#include "checkpoint/save/device_copy.h"
+#include "checkpoint/save/held_memory.h"
+#include "checkpoint/save/save_board.h"
+#include "checkpoint/save/save_plan.h"
+#include "checkpoint/save/save_state.h"
 #include "hasten/core/value.h"
 #include "hasten/files/disk/disk.h"
 #include "hasten/files/folders/manifest.h"

@@ -1,5 +1,5 @@
 // See device_units.h.
-#include "parallel/shard/device_units.h"
+#include "parallel/shard/device/device_units.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/StreamGuard.h>
@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "hasten/core/error.h"
-#include "parallel/shard/device_memory.h"
+#include "parallel/shard/device/device_memory.h"
 
 namespace hasten::parallel::shard {
 

@@ -1,5 +1,5 @@
 // Streams and events of whatever accelerator it is; see device_copy.h.
-#include "checkpoint/device_copy.h"
+#include "checkpoint/save/device_copy.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>

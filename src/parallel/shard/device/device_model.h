@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel/shard/device_reads.h"
-#include "parallel/shard/device_units.h"
+#include "parallel/shard/device/device_reads.h"
+#include "parallel/shard/device/device_units.h"
 #include "parallel/shard/sharded_model.h"
-#include "parallel/shard/split_gradient.h"
+#include "parallel/shard/device/split_gradient.h"
 
 namespace hasten::parallel::shard {
 
