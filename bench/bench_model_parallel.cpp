@@ -3,8 +3,10 @@
 // operator on a cut value costs more than on a plain one.
 //
 // --way: one (128 rows at once), parts (512 rows in eight parts), tensor, or the name of a pipeline's order
-// (plan/orders.h). Prints the median and the best of the steps, in milliseconds; of "tensor" also the operator.
+// (plan/orders.h). "llama" is a step of a Llama of four layers on four processes: its layers cut over two, the parts
+// sharded over two others. Prints the median and the best of the steps, in milliseconds; of "tensor" also the operator.
 #include <hasten/hasten.h>
+#include <hasten/models.h>
 #include <hasten/parallel/pipeline/pipeline.h>
 #include <hasten/parallel/tensor/tensor_parallel.h>
 #include <torch/torch.h>
@@ -64,7 +66,28 @@ double addition_us(const torch::Tensor& value) {
   return 1000 * bench::median(times) / kTimes;
 }
 
+nlohmann::json measure_llama() {
+  constexpr int64_t kSamples = 8, kTokens = 64, kVocabulary = 1024;
+  hasten::models::LlamaConfig config;
+  config.vocab_size = kVocabulary, config.hidden_size = 256, config.intermediate_size = 1024;
+  config.num_hidden_layers = 4, config.num_attention_heads = 8, config.num_key_value_heads = 4;
+  torch::manual_seed(0);
+  hasten::models::Llama net(config);
+  const hasten::Accelerator accelerator({.cpu = true, .parallel = {.dp_shard = 2, .tp = 2}});
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const auto ids = torch::randint(kVocabulary, {kSamples, kTokens + 1}, at::detail::createCPUGenerator(1), torch::kLong)
+                       .chunk(2)[static_cast<size_t>(accelerator.rank() / 2)];
+  return timed(accelerator.process(), 20, [&] {
+    optimizer.zero_grad();
+    const at::Tensor logits = model(ids.narrow(1, 0, kTokens), at::Tensor(), nullptr);
+    accelerator.backward(torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.narrow(1, 1, kTokens).flatten()));
+    optimizer.step();
+  });
+}
+
 nlohmann::json measure(const std::string& way) {
+  if (way == "llama") return measure_llama();
   const hasten::process::Process process({.cpu = true});
   auto net = make_net();
   const bool is_pipeline = way != "one" && way != "parts" && way != "tensor";
@@ -109,7 +132,7 @@ nlohmann::json measure(const std::string& way) {
 int main(int argc, char** argv) {
   std::string way = "one";
   CLI::App app("Times steps of tensor parallelism and of pipelines.");
-  app.add_option("--way", way, "one, parts, tensor, or the name of a pipeline's order");
+  app.add_option("--way", way, "one, parts, tensor, llama, or the name of a pipeline's order");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);
   const auto result = measure(way);

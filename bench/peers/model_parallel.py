@@ -1,6 +1,7 @@
 """Peer: DTensor and torch.distributed.pipelining over Gloo on the work of bench_model_parallel.cpp.
 
-Start it alone for --way one and parts, else with `python -m torch.distributed.run --standalone --nproc-per-node 2`.
+Start it alone for --way one and parts, else with `python -m torch.distributed.run --standalone --nproc-per-node 2`, for
+--way llama (FSDP2 over two, DTensor over two others) with 4.
 """
 import argparse
 import json
@@ -29,10 +30,91 @@ class FeedForward(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
+class RmsNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, inner, heads, kv_heads):
+        super().__init__()
+        self.head = width // heads
+        self.norm1, self.norm2 = RmsNorm(width), RmsNorm(width)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, kv_heads * self.head, bias=False) for _ in range(2))
+        self.gate, self.up, self.down = (nn.Linear(*sizes, bias=False) for sizes in ((width, inner), (width, inner), (inner, width)))
+
+    def forward(self, x, cos, sin):
+        def heads_of(values):
+            return values.unflatten(-1, (-1, self.head)).transpose(1, 2)
+
+        def turned(values):
+            one, two = values.chunk(2, -1)
+            return values * cos + torch.cat((-two, one), -1) * sin
+
+        y = self.norm1(x)
+        q, k, v = turned(heads_of(self.q(y))), turned(heads_of(self.k(y))), heads_of(self.v(y))
+        k, v = (values.repeat_interleave(q.size(1) // values.size(1), 1) for values in (k, v))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(attended.transpose(1, 2).flatten(2))
+        y = self.norm2(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, vocabulary=1024, width=256, inner=1024, layers=4, heads=8, kv_heads=4):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(LlamaBlock(width, inner, heads, kv_heads) for _ in range(layers))
+        self.norm, self.lm_head = RmsNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head = width // heads
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        angles = torch.outer(torch.arange(ids.size(1)), 10000.0 ** (-torch.arange(0, self.head, 2) / self.head))
+        angles = torch.cat((angles, angles), -1)
+        for layer in self.layers:
+            x = layer(x, angles.cos(), angles.sin())
+        return self.lm_head(self.norm(x))
+
+
+def llama_step():
+    """A step of FSDP2 over DTensor's parts: the plan of PyTorch's tutorial, with the loss on whole logits."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = Llama()
+    parallelize_module(model, mesh["tp"], {"embed": RowwiseParallel(input_layouts=Replicate()),
+                                           "lm_head": ColwiseParallel(output_layouts=Replicate())})
+    for layer in model.layers:
+        parallelize_module(layer, mesh["tp"], {**{name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")},
+                                               **{name: RowwiseParallel() for name in ("o", "down")}})
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    adamw = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    ids = torch.randint(1024, (8, 65), generator=torch.Generator().manual_seed(1)).chunk(2)[dist.get_rank() // 2]
+
+    def step():
+        adamw.zero_grad()
+        logits = model(ids[:, :-1])
+        nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+        adamw.step()
+
+    return step
+
+
 net = nn.Sequential(*[FeedForward() for _ in range(BLOCKS)])
-pipelined = way not in ("one", "parts", "tensor")
+pipelined = way not in ("one", "parts", "tensor", "llama")
 x = torch.randn(512 if pipelined or way == "parts" else 128, WIDTH, generator=torch.Generator().manual_seed(1))
-if way not in ("one", "parts"):
+if way not in ("one", "parts", "llama"):
     dist.init_process_group("gloo")
 parameters = net.parameters()
 if way == "tensor":
@@ -66,6 +148,10 @@ def step():
     else:
         net(x).pow(2).mean().backward()
     sgd.step()
+
+
+if way == "llama":
+    step = llama_step()
 
 
 def addition_us(value):
