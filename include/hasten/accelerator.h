@@ -116,7 +116,7 @@ class Accelerator {
 
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world. Returns a handle
   /// for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and
-  /// shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no longer exchanged.
+  /// shared_ptrs share what they point to), rvalues are owned. A model whose last handle is gone is no longer exchanged.
   /// Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true, false}}, net,
   /// loader)`.
   /// Collective: yes, if there is a module or a loader. Blocks: then. Throws: UsageError if the ranks' modules differ,

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "hasten/accelerator.h"
+#include "hasten/optim/fastai.h"
+#include "hasten/optim/schedulers/lambda.h"
 
 namespace tuned {
 
@@ -114,6 +116,32 @@ TEST(Preparation, AnOptimizerOfAFactoryIsOwnedOrBorrowed) {
 
   EXPECT_EQ(&owned.unwrap(), raw);
   EXPECT_FALSE(made);
+}
+
+TEST(Preparation, WhatFactoriesReturnIsPrepared) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  torch::nn::Linear net(2, 1);
+  const auto made = optim::fastai::sgd()({torch::optim::OptimizerParamGroup(net->parameters())}, 0.5);
+  std::unique_ptr<optim::Scheduler> schedule = std::make_unique<optim::LambdaLR>(
+      *made, optim::LambdaLROptions{.lr_lambda = optim::LrLambda([](int64_t step) { return step + 1.0; })});
+  const auto* raw = schedule.get();
+
+  const auto [model, optimizer, scheduler] = accelerator.prepare(net, made, std::move(schedule));
+
+  EXPECT_EQ(&optimizer.unwrap(), made.get());
+  EXPECT_EQ(&scheduler.unwrap(), raw);
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  optimizer.step();
+  scheduler.step();
+  EXPECT_DOUBLE_EQ(made->param_groups()[0].options().get_lr(), 1.0);
+}
+
+TEST(Preparation, AnEmptyPointerIsRefused) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  std::unique_ptr<torch::optim::SGD> none;
+
+  EXPECT_THROW((void)accelerator.prepare(none), UsageError);
+  EXPECT_THROW((void)accelerator.prepare(std::shared_ptr<torch::optim::Adam>()), UsageError);
 }
 
 TEST(Preparation, ASchedulerOfLibtorchIsPreparedByItsAdapter) {

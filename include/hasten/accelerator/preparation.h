@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "hasten/accelerator/options.h"
+#include "hasten/core/error.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/loader/loader_comparison.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
@@ -135,18 +136,32 @@ auto prepare_object(const Preparation& preparation, T&& optimizer, bool) {
   return prepare_shared_optimizer(preparation, hold(std::forward<T>(optimizer)));
 }
 
-/// An optimizer that a factory has made: owned if it is moved here, else borrowed.
-template <class O>
-  requires optim::is_optimizer_v<O>
-auto prepare_object(const Preparation& preparation, std::unique_ptr<O>&& optimizer, bool) {
-  std::shared_ptr<O> held = std::move(optimizer);
-  preparation.add_optimizer(held);
-  return optim::PreparedOptimizer<O>(held, preparation.gradient_state(), preparation.options().optimizer);
+/// Returns `object`, an optimizer or scheduler that a factory has made. Throws: UsageError for an empty pointer.
+template <class T>
+std::shared_ptr<T> require_made(std::shared_ptr<T> object) {
+  if (object == nullptr)
+    throw UsageError("prepare was given an empty pointer to an optimizer or a scheduler. Make the object before prepare.");
+  return object;
 }
-template <class O>
-  requires optim::is_optimizer_v<O>
-auto prepare_object(const Preparation& preparation, std::unique_ptr<O>& optimizer, bool place) {
-  return prepare_object(preparation, *optimizer, place);
+
+/// What factories return: shared pointers, and unique ones, which are owned if they are moved here, else borrowed.
+template <class T>
+concept Made = optim::is_optimizer_v<T> || optim::SchedulerLike<T>;
+template <Made T>
+auto prepare_object(const Preparation& preparation, std::shared_ptr<T> object, bool) {
+  if constexpr (optim::is_optimizer_v<T>) {
+    return prepare_shared_optimizer(preparation, require_made(std::move(object)));
+  } else {
+    return prepare_shared_scheduler(preparation, require_made(std::move(object)));
+  }
+}
+template <Made T>
+auto prepare_object(const Preparation& preparation, std::unique_ptr<T>&& object, bool place) {
+  return prepare_object(preparation, std::shared_ptr<T>(std::move(object)), place);
+}
+template <Made T>
+auto prepare_object(const Preparation& preparation, std::unique_ptr<T>& object, bool place) {
+  return prepare_object(preparation, std::shared_ptr<T>(std::make_shared<std::byte>(), object.get()), place);
 }
 
 template <class T>

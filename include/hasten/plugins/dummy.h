@@ -110,6 +110,8 @@ void note_for_auto(plan::AutoInputs& known, const T& object) {
     known.lr = object.lr();
     known.total_num_steps = object.options().total_num_steps;
     known.warmup_num_steps = object.options().warmup_num_steps;
+  } else if constexpr (requires { typename Object::element_type; object.get(); } && !is_module_v<Object>) {
+    if (object) note_for_auto(known, *object);  // what a factory has made
   } else if constexpr (optim::is_optimizer_v<Object>) {
     known.optimizer = Given::kReal;
     known.lr = object.defaults().get_lr();
