@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hasten/learner/learner.h"
-#include "hasten/learner/loop.h"
+#include "learner/loop.h"
 #include "hasten/process/stop.h"
 
 namespace hasten::learner {

@@ -1,5 +1,5 @@
 // See loop.h.
-#include "hasten/learner/loop.h"
+#include "learner/loop.h"
 
 #include <vector>
 

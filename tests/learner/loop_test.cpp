@@ -1,5 +1,5 @@
 // The loop's nesting against a model of 40 lines, under random cancels; schedules, suggestions and slices.
-#include "hasten/learner/loop.h"
+#include "learner/loop.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/learner/schedule.h"
+#include "hasten/learner/scope.h"
 #include "hasten/learner/suggest.h"
 
 namespace hasten::learner {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "hasten/offload/map/unclaimed.h"
+#include "offload/map/unclaimed.h"
 #include "offload/units/pinned_ring.h"
 
 namespace hasten::offload {

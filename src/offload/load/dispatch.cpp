@@ -12,7 +12,7 @@
 #include "hasten/core/log.h"
 #include "hasten/files/folders/offload_folder.h"
 #include "hasten/interception/interceptor.h"
-#include "hasten/offload/map/unclaimed.h"
+#include "offload/map/unclaimed.h"
 #include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/weight_streamer.h"

@@ -10,7 +10,7 @@
 #include "hasten/core/listing.h"
 #include "hasten/core/sentence.h"
 #include "hasten/files/folders/catalog.h"
-#include "hasten/offload/map/unclaimed.h"
+#include "offload/map/unclaimed.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"

@@ -1,5 +1,5 @@
 // See unclaimed.h.
-#include "hasten/offload/map/unclaimed.h"
+#include "offload/map/unclaimed.h"
 
 #include "hasten/core/error.h"
 #include "hasten/interception/claim.h"

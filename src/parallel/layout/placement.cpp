@@ -9,7 +9,7 @@
 
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/stages.h"
-#include "hasten/parallel/layout/values_away.h"
+#include "parallel/layout/values_away.h"
 
 namespace hasten::parallel {
 

@@ -1,5 +1,5 @@
 // See heal.h.
-#include "hasten/parallel/survive/heal.h"
+#include "parallel/survive/heal.h"
 
 #include <torch/types.h>
 

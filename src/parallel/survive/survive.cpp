@@ -14,7 +14,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/flight/recorder.h"
-#include "hasten/parallel/survive/heal.h"
+#include "parallel/survive/heal.h"
 #include "hasten/training/counted_optimizer.h"
 #include "parallel/survive/unit_copy.h"
 

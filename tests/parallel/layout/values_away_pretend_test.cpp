@@ -1,5 +1,5 @@
 // Memory of parameters that is away, for code that reads and writes past interceptors.
-#include "hasten/parallel/layout/values_away.h"
+#include "parallel/layout/values_away.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -10,7 +10,7 @@
 
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/core/error.h"
-#include "hasten/parallel/survive/heal.h"
+#include "parallel/survive/heal.h"
 #include "support/folder.h"
 #include "support/ranks.h"
 

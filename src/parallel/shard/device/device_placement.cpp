@@ -13,7 +13,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/offload/load/empty.h"
-#include "hasten/parallel/layout/values_away.h"
+#include "parallel/layout/values_away.h"
 #include "parallel/shard/device/device_memory.h"
 #include "parallel/shard/device/device_model.h"
 #include "parallel/shard/unit_layout.h"

@@ -13,7 +13,7 @@
 
 #include "hasten/interception/claim.h"
 #include "hasten/interception/interceptor.h"
-#include "hasten/parallel/layout/values_away.h"
+#include "parallel/layout/values_away.h"
 #include "parallel/shard/device/device_units.h"
 
 namespace hasten::parallel::shard {
