@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
@@ -130,8 +131,8 @@ optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& opti
 std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise) {
   if (options.device_placement.empty()) return std::vector<bool>(num_objects, otherwise);
   if (options.device_placement.size() == num_objects) return options.device_placement;
-  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(), " values for ",
-                   num_objects, " objects. Give prepare one for each, or none.");
+  throw UsageError(Origin{"accelerator"}, "device_placement has ", count_text(options.device_placement.size(), "value"),
+                   " for ", count_text(num_objects, "object"), ". Give prepare one for each, or none.");
 }
 
 }  // namespace hasten

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/flight/recorder.h"
 #include "process/failure_reporter.h"
@@ -100,8 +101,8 @@ std::string bytes_of_key(const std::string& digits) {
     if (error == std::errc() && end == digits.data() + i + 2) bytes += static_cast<char>(value);
   }
   if (digits.size() != 64 || bytes.size() != 32) {
-    throw UsageError({"process"}, "HASTEN_RUN_KEY has ", digits.size(),
-                     " characters; expected 64 hexadecimal digits. Let hasten launch set it, or unset it.");
+    throw UsageError({"process"}, "HASTEN_RUN_KEY has ", count_text(digits.size(), "character"),
+                     "; expected 64 hexadecimal digits. Let hasten launch set it, or unset it.");
   }
   return bytes;
 }

@@ -114,7 +114,7 @@ TEST(ReadOptions, OneObjectsPlaceIsSaidForEachObject) {
   EXPECT_EQ(device_placements({}, 2, true), (std::vector<bool>{true, true}));
   EXPECT_EQ(device_placements({.device_placement = {false, true}}, 2, true), (std::vector<bool>{false, true}));
   EXPECT_THAT([] { device_placements({.device_placement = {false}}, 2, true); },
-              ThrowsMessage<UsageError>(HasSubstr("device_placement has 1 values for 2 objects")));
+              ThrowsMessage<UsageError>(HasSubstr("device_placement has 1 value for 2 objects")));
 }
 
 }  // namespace
