@@ -64,7 +64,8 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   refuse_what_is_missing(environment);
   if (options.timeout.count() <= 0) {
     throw UsageError(Origin{"accelerator"}, "timeout is ", options.timeout.count(),
-                     " ms; expected the time that ranks wait for each other, more than 0.");
+                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
+                     "minutes.");
   }
   if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
     precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");

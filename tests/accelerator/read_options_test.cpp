@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
 #include "hasten/core/error.h"
 
 namespace hasten {
@@ -108,6 +111,19 @@ TEST(ReadOptions, APrecisionThatDoesNotExistIsNamed) {
         read_options({}, Environment::of({{"ACCELERATE_MIXED_PRECISION", "bf61"}}));
       },
       ThrowsMessage<UsageError>(HasSubstr("did you mean 'bf16'")));
+}
+
+TEST(ReadOptions, ATimeoutWithoutLengthIsRefusedWithItsValueAndTheDefault) {
+  const auto refused = [](std::chrono::milliseconds timeout, const std::string& value) {
+    EXPECT_THAT([&] { read_options({.timeout = timeout}, Environment()); },
+                ThrowsMessage<UsageError>(HasSubstr("timeout is " + value +
+                                                    " ms; expected the time that ranks wait for each other, more than "
+                                                    "0. Leave it out for 30 minutes.")));
+  };
+
+  refused(std::chrono::milliseconds(0), "0");
+  refused(std::chrono::minutes(-1), "-60000");
+  EXPECT_EQ(read_options({.timeout = std::chrono::milliseconds(1)}, Environment()).options.timeout.count(), 1);
 }
 
 TEST(ReadOptions, OneObjectsPlaceIsSaidForEachObject) {

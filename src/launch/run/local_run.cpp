@@ -156,6 +156,11 @@ void check(int num_workers, const LaunchOptions& options) {
     throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
                      options.run.master_port, ", expected 1 to 65535.");
   }
+  if (!(options.join_timeout_s > 0 && options.join_timeout_s <= 1e9)) {
+    throw UsageError({"launch"}, "join_timeout_s is ", options.join_timeout_s,
+                     " s; expected the time to wait for the other machines, above 0 and up to 1e9. Leave it out for "
+                     "600.");
+  }
   if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
     throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,
                      " s makes no sense; expected 0 to 1e9 seconds.");
