@@ -11,6 +11,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
   app.add_option("--layers", num_layers);
   app.add_option("--count", count);
   app.add_flag("--in-memory", in_memory);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const torch::NoGradGuard no_grad;
   using namespace hasten;

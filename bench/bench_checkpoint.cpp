@@ -12,6 +12,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 // Brings the files of a folder into the page cache, where the peer's buffered save leaves its own.
@@ -32,7 +33,7 @@ int main(int argc, char** argv) {
   app.add_option("--folder", folder, "An empty folder on the disk to be measured");
   app.add_option("--width", width, "Of the layers");
   app.add_option("--saves", saves, "Saves; the median counts");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   hasten::AcceleratorOptions options;
   options.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1};
   hasten::Accelerator accelerator(options);

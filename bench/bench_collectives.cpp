@@ -21,6 +21,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -175,7 +176,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times the collectives of two or more ranks.");
   app.add_option("--calls", calls, "of the small ones; the large ones a tenth of it")->check(CLI::PositiveNumber);
   app.add_option("--busy", busy, "small all-reduces beside so many busy programs, and nothing else");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   const hasten::process::Process process({.cpu = true, .check = false});

@@ -14,6 +14,7 @@
 
 #include "../tests/support/wire.h"
 #include "models.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -51,7 +52,7 @@ int main(int argc, char** argv) {
   CLI::App app("Counts what comm hooks send.");
   app.add_option("--width", width, "of the two hidden layers")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "measured")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   using namespace hasten::parallel;
   torch::set_num_threads(1);

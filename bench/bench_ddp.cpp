@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models.h"
+#include "options.h"
 #include "support.h"
 
 int main(int argc, char** argv) {
@@ -21,7 +22,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", batch, "of each rank, for the mlp")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "measured")->check(CLI::PositiveNumber);
   app.add_option("--warmup", warmup, "steps before them")->check(CLI::NonNegativeNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true});

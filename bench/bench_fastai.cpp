@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "options.h"
 #include "support.h"
 
 namespace fastai = hasten::optim::fastai;
@@ -62,7 +63,7 @@ int main(int argc, char** argv) {
   int steps = 24;
   CLI::App app("Times steps of fastai's optimizers.");
   app.add_option("--steps", steps, "measured; 10 times as many of the small ones")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   nlohmann::json out;
   out["large"] = time_steps({4'194'304, 4'194'304}, steps);

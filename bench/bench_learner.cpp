@@ -18,6 +18,7 @@
 #include <numbers>
 #include <optional>
 
+#include "options.h"
 #include "support.h"
 
 namespace learner = hasten::learner;
@@ -128,7 +129,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch-size", batch_size, "rows of a batch")->check(CLI::PositiveNumber);
   app.add_option("--memory", only, "runs this side only, and gives MB above the start")
       ->transform(CLI::CheckedTransformer(names));
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const auto x = torch::randn({steps * batch_size, kFeatures}),
              y = torch::randint(kClasses, {steps * batch_size}, torch::kLong);

@@ -17,6 +17,7 @@
 
 #include <jpeglib.h>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -134,7 +135,7 @@ int main(int argc, char** argv) {
   bool make = false;
   app.add_option("--images", images, "the folder of images")->required();
   app.add_flag("--make", make, "only write the images, if they are not there");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   if (make) {
     make_images(images);
     return 0;

@@ -15,6 +15,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -133,7 +134,7 @@ int main(int argc, char** argv) {
   std::string way = "one";
   CLI::App app("Times steps of tensor parallelism and of pipelines.");
   app.add_option("--way", way, "one, parts, tensor, llama, or the name of a pipeline's order");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const auto result = measure(way);
   if (result["main"]) std::cout << result << std::endl;

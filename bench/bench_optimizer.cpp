@@ -10,6 +10,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
   int steps = 30;
   CLI::App app("Times steps of Adam.");
   app.add_option("--steps", steps, "measured; 10 times as many of the small ones")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const auto [large, large_plain] = time_steps({4'194'304, 4'194'304}, steps);
   const auto [small, small_plain] = time_steps(std::vector<int64_t>(98, 256), 10 * steps);

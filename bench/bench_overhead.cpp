@@ -10,6 +10,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times the front door of one process.");
   app.add_option("--steps", steps, "of an epoch")->check(CLI::PositiveNumber);
   app.add_option("--rounds", rounds, "epochs of each side")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const auto dataset = RandomVectors(steps * kBatch).map(Stack<>());
 

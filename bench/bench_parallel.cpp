@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "../examples/models/cnn.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -90,7 +91,7 @@ int main(int argc, char** argv) {
   app.add_option("--way", o.way)
       ->check(CLI::IsMember({"one", "data_parallel", "ddp", "ddp_amp", "ddp_sync_bn", "ddp_amp_sync_bn", "local_sgd"}));
   app.add_option("--limit", o.limit, "images of an epoch");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   const auto result = measure(o);
   if (result["main"]) std::cout << result << std::endl;
 }

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   app.add_option("--pp", o.pp, "ranks of a pipeline");
   app.add_option("--stage", o.stage, "of sharding")->check(CLI::Range(0, 3));
   app.add_flag("--sizes", prints_sizes, "print the model's sizes alone");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   if (prints_sizes) return std::cout << sizes() << std::endl, 0;
   torch::set_num_threads(1);
   const double ms = step_ms(o, is_main);

@@ -8,6 +8,7 @@
 #include <malloc.h>
 #include <torch/torch.h>
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/precision/device_facts.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -152,10 +154,17 @@ double bytes_a_parameter(const std::string& kind) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("Times mixed precision.");
+  std::string kind;
+  auto* const memory = app.add_subcommand("memory", "Prints the bytes a parameter of one kind of weights");
+  std::vector<std::string> kinds{"float32", "kStochastic_half_moments"};
+  for (const auto& [name, weights] : kKinds) kinds.push_back(name);
+  memory->add_option("kind", kind, "The kind")->required()->check(CLI::IsMember(kinds));
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   nlohmann::json result;
-  if (argc == 3 && std::string(argv[1]) == "memory") {
-    result["bytes"] = bytes_a_parameter(argv[2]);
+  if (memory->parsed()) {
+    result["bytes"] = bytes_a_parameter(kind);
   } else {
     result = {{"forward_living_ms", forward_ms(true)},
               {"forward_autocast_ms", forward_ms(false)},

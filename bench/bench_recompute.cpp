@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -67,7 +68,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch);
   app.add_option("--length", options.length);
   app.add_option("--steps", options.steps);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   const double start = bench::memory_mb("VmRSS");

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../examples/rpc/cartpole.h"
+#include "options.h"
 #include "support.h"
 
 namespace rpc = hasten::rpc;
@@ -182,8 +184,15 @@ double round_trip_us(const hasten::process::Process& process) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("Times remote calls between two processes.");
+  std::string mode;
+  int64_t rounds = 3;
+  app.add_option("mode", mode, "Observers of CartPole ask rank 0, one by one or all at once")
+      ->check(CLI::IsMember({"reinforce", "reinforce_batched"}));
+  app.add_option("rounds", rounds, "Of the observers")->check(CLI::PositiveNumber);
+  bench::parse(app, argc, argv);
   at::set_num_threads(1);
-  if (argc > 2) return reinforce(std::string(argv[1]) == "reinforce_batched", std::atoll(argv[2]));
+  if (!mode.empty()) return reinforce(mode == "reinforce_batched", rounds);
   hasten::process::Process process({.cpu = true});
   rpc::Functions functions;
   functions.add<&plus_one>().add<&echo>().add<&multiply>().add<&plus_one_inline>({.where = rpc::Where::kInline});

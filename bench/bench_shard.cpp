@@ -12,6 +12,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -113,7 +114,7 @@ int main(int argc, char** argv) {
   app.add_option("--stage", options.stage, "0: Ddp")->check(CLI::Range(0, 3));
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::AcceleratorOptions settings{.cpu = true, .seed = 0};

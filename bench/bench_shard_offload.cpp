@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -69,7 +70,7 @@ int main(int argc, char** argv) {
   app.add_option("--state", options.state)->check(CLI::IsMember({"file", "memory", "none"}));
   app.add_option("--layers", options.layers);
   app.add_option("--steps", options.steps);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::AcceleratorOptions settings{.cpu = true, .seed = 0};

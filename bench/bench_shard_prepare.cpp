@@ -11,6 +11,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times prepare and export of a sharded model of 1 GB.");
   app.add_option("folder", folder)->required();
   app.add_option("--layers", layers);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::AcceleratorOptions settings{.cpu = true, .seed = 0};

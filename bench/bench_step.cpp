@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -38,7 +39,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times the parts of a training step.");
   app.add_option("--steps", steps, "measured")->check(CLI::Range(1, 400));
   app.add_option("--warmup", warmup, "steps before them")->check(CLI::NonNegativeNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true, .seed = 0});

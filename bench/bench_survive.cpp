@@ -11,6 +11,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -34,7 +35,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times a loop that outlives dead ranks.");
   app.add_option("--steps", steps, "of an epoch")->check(CLI::PositiveNumber);
   app.add_flag("--die", dies, "rank 1 kills itself in the middle");
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true});
   const int64_t samples = steps * kBatch * accelerator.num_processes();

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models.h"
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", model_name, "see models.h")->check(CLI::IsMember(bench::kModels));
   app.add_option("--rounds", rounds, "of one turn each")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "of a turn")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  bench::parse(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true});

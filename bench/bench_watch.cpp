@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <torch/torch.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -17,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "options.h"
 #include "support.h"
 
 namespace {
@@ -120,9 +122,13 @@ int hang(const Accelerator& accelerator) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("Times what the watch costs a run of two ranks.");
+  std::string mode;
+  app.add_option("mode", mode, "hang: rank 1 leaves rank 0 alone in a sum")->check(CLI::IsMember({"hang"}));
+  bench::parse(app, argc, argv);
   torch::set_num_threads(1);
   const Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true});
-  if (argc > 1 && std::string(argv[1]) == "hang") return hang(accelerator);
+  if (mode == "hang") return hang(accelerator);
   const auto recorder = hasten::flight::process_recorder();
   nlohmann::json line;
   line["record_ns"] = record_ns(*recorder);

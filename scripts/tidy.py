@@ -711,8 +711,102 @@ def messages_end_their_sentences(tree):
             if match.group(1) and not of_a_wire and not re.search(r"[.?!:]$", match.group(1)):
                 yield Finding(source.path, line, f"the message ends in '{match.group(1)[-30:]}': end the sentence, with what to do")
 
+MESSAGE_CALL = re.compile(r"(?:\b(?:UsageError|DataError|CommError|InternalError|text)"
+                          r"|\b(?:log|logger|log_)\w*(?:\(\))?(?:\.|->)(?:warning|error|info|critical|warning_once)"
+                          r"|\b(?:warn|complain|refuse|fail|problems_?\.push_back|errors_?\.push_back))\s*\(")
+LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\\n])*\'')
+# Nouns that messages count.
+COUNTED = re.compile(r" (actions|arguments|axes|batches|blocks|buffers|bytes|cells|channels|characters|classes|columns|cycles"
+                     r"|devices|dimensions|documents|elements|entries|epochs|events|fields|files|groups|heads|images|indices|inputs|items"
+                     r"|keys|labels|launchers|layers|levels|lines|lists|losses|machines|microbatches|models|modules|nodes|numbers|objects"
+                     r"|operators|parameters|parts|pixels|places|points|positions|predictions|processes|ranks|rates|references|replicas"
+                     r"|requests|rounds|rows|samples|schedules|sequences|settings|sizes|slots|stages|states|steps|strides|targets|tensors"
+                     r"|texts|things|threads|tokens|values|weights|words|workers)\b(?![\'/])")
 
-RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, arrows, parts_in_order, rooms_and_parts_have_files, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
+
+def parts_of_calls(source):
+    """(line number, the call's name, its arguments as texts) of each call that makes a message."""
+    text = source.without_comments
+    for call in MESSAGE_CALL.finditer(text):
+        at, depth, start, parts = call.end(), 1, call.end(), []
+        while at < len(text) and depth:
+            literal = LITERAL.match(text, at)
+            if literal:
+                at = literal.end()
+                continue
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(text[at], 0)
+            if depth == 0 or (depth == 1 and text[at] == ","):
+                parts.append(text[start:at].strip())
+                start = at + 1
+            at += 1
+        yield text.count("\n", 0, call.start()) + 1, call.group(0), parts
+
+
+def as_a_sentence(parts):
+    """The literals of a message, joined, with … for what stands between."""
+    joined = ""
+    for part in parts:
+        if part.startswith('"'):
+            pieces = re.split(r'(?s)"\s*"', part[1:-1] if part.endswith('"') else part[1:] + '"')
+            joined += re.sub(r'(?<!\\)".*(?<!\\)"|(?<!\\)".*$', "…", "".join(pieces), flags=re.DOTALL)
+        else:
+            joined += {"'.'": ".", "' '": " ", "','": ",", "';'": ";", "':'": ":"}.get(part, "…")
+    return joined
+
+
+def messages_read_well(tree):
+    """In errors and lines of logs: one space between words, none before a period; one period; a sentence begins with a capital letter, a
+    quotation, a number or a name of code; the room stands in front once."""
+    forms = [(r"\S  \S", "two spaces"), (r" [,;](?=[ …])| \.(?=\s|$)", "a space before a mark"),
+             (r"(?<!\.)\.\.(?!\.)(?=[ …]|$)|[;,?]\.|;,|,;|\?[;,]", "two marks behind each other"),
+             (r"[a-z)'…]\. (?!chunks )[a-z]+(?=[ ,:])(?!\w*[_.(])", "a sentence that begins with a small letter"),
+             (r"^…*\[[a-z]+\] ", "the room in brackets, which Origin writes"), (r"\b1 (?:are|have|were)\b|\b1" + COUNTED.pattern, "a plural behind 1")]
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for line, call, parts in parts_of_calls(source):
+            sentence = as_a_sentence(parts)
+            if call.startswith("text") or "\\n" in sentence:
+                continue
+            for pattern, what in forms:
+                found = re.search(pattern, re.sub(r"'[^' ]*'", "'x'", sentence))
+                if found:
+                    yield Finding(source.path, line, f"{what}: '{sentence[max(0, found.start() - 20):found.end() + 20]}'")
+
+
+def unnumbered_nouns(tree):
+    """{path: [(line number, noun)]} of numbers with a plural behind them that stays one behind 1."""
+    found = {}
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for line, _, parts in parts_of_calls(source):
+            for number, words in zip(parts, parts[1:]):
+                noun = COUNTED.match(words[1:]) if words.startswith('" ') else None
+                if noun and not number.endswith(('"', "'")) and "?" not in number:
+                    found.setdefault(source.path, set()).add((line, noun.group(1)))
+    return {path: sorted(places) for path, places in found.items()}
+
+
+def nouns_follow_their_number(tree):
+    """Messages write "1 rank" and "2 ranks" by count_text (hasten/core/count_text.h); no more others than in
+    scripts/plural_baseline.txt, which may only shrink (tidy.py --prose)."""
+    allowed = baseline(tree, "scripts/plural_baseline.txt")
+    for path, places in sorted(unnumbered_nouns(tree).items()):
+        if len(places) > allowed.get(path, 0):
+            line, noun = places[-1]
+            yield Finding(path, line, f"'{noun}' behind any number, 1 as well: {len(places)} such places, {allowed.get(path, 0)} at most. "
+                                      "Take count_text() of hasten/core/count_text.h")
+
+
+def programs_end_with_the_commands_codes(tree):
+    """CLI11_PARSE ends a program with CLI11's own exit codes; example::run and bench::parse with 2, as the command."""
+    for source in tree.sources:
+        for line, _ in source.find(r"\bCLI11_PARSE\b"):
+            yield Finding(source.path, line, "CLI11_PARSE ends with CLI11's exit codes; example::run and bench::parse end with 2")
+
+
+RULES = [numbers_in_the_classic_locale, messages_end_their_sentences, messages_read_well, nouns_follow_their_number, programs_end_with_the_commands_codes, arrows, parts_in_order, rooms_and_parts_have_files, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
          no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, comments_begin_with_a_verb_or_a_subject, names_are_the_fields, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]
@@ -726,7 +820,8 @@ def main():
     tree = Tree(options.root)
     if options.prose:
         for file, what, found in [("prose", "Words that docs/STYLE.md bans", banned_words(tree)),
-                                  ("sentence", f"Sentences of more than {MAX_WORDS} words", long_sentences(tree))]:
+                                  ("sentence", f"Sentences of more than {MAX_WORDS} words", long_sentences(tree)),
+                                  ("plural", "Plurals behind any number in messages", unnumbered_nouns(tree))]:
             lines = [f"# {what}, by file; may only shrink. Written by scripts/tidy.py --prose."]
             lines += [f"{path} {len(places)}" for path, places in sorted(found.items())]
             (tree.root / f"scripts/{file}_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

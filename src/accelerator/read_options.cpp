@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
@@ -63,7 +64,8 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   refuse_what_is_missing(environment);
   if (options.timeout.count() <= 0) {
     throw UsageError(Origin{"accelerator"}, "timeout is ", options.timeout.count(),
-                     " ms; expected the time that ranks wait for each other, more than 0.");
+                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
+                     "minutes.");
   }
   if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
     precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
@@ -130,8 +132,8 @@ optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& opti
 std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise) {
   if (options.device_placement.empty()) return std::vector<bool>(num_objects, otherwise);
   if (options.device_placement.size() == num_objects) return options.device_placement;
-  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(), " values for ",
-                   num_objects, " objects. Give prepare one for each, or none.");
+  throw UsageError(Origin{"accelerator"}, "device_placement has ", count_text(options.device_placement.size(), "value"),
+                   " for ", count_text(num_objects, "object"), ". Give prepare one for each, or none.");
 }
 
 }  // namespace hasten

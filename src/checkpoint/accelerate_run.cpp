@@ -15,6 +15,7 @@
 #include "checkpoint/parts.h"
 #include "checkpoint/training_state.h"
 #include "hasten/checkpoint/python_tensor.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/hash.h"
@@ -84,17 +85,11 @@ class AccelerateRun : public SavedRun {
       iteration = manifest_->iteration;
     }
     while (fs::exists(in(text("random_states_", num_random_, ".pkl")))) ++num_random_;
-    for (size_t i = 0; i < own.run.registry->of(StateKind::kCustom).size() + 1; ++i) {
-      if (fs::exists(in(text("custom_checkpoint_", i, ".pkl")))) num_custom_ = i + 1;
-    }
     note_names(own);
   }
 
   Weights weights(size_t model) const override {
-    for (const auto& name : {numbered("model", model, ".safetensors"), numbered("pytorch_model", model, ".bin"),
-                             text("pytorch_model_fsdp_", model), numbered("pytorch_model_fsdp", model, ".bin"),
-                             numbered("pytorch_model", model, "")}) {
-      if (!fs::exists(in(name))) continue;
+    if (const auto name = file_of_model(model); !name.empty()) {
       Weights found{files::open_source(in(name)), {}, true};
       found.names = found.source->names();
       return found;
@@ -107,10 +102,17 @@ class AccelerateRun : public SavedRun {
   }
   bool has(const training::Registered& object) const override { return files_.count(key_of(object)) > 0; }
   std::string others(StateKind) const override { return {}; }
-  std::vector<std::string> without_object(const training::StateRegistry& registry) const override {
-    std::vector<std::string> missing;
-    const size_t here = registry.of(StateKind::kCustom).size();
-    for (size_t i = here; i < num_custom_; ++i) missing.push_back(text("custom_checkpoint_", i, ".pkl"));
+  std::vector<std::string> models_from(size_t first) const override {
+    std::vector<std::string> found;
+    for (size_t i = first; !file_of_model(i).empty(); ++i) found.push_back(file_of_model(i));
+    return found;
+  }
+  std::vector<Part> without_object(const training::StateRegistry& registry) const override {
+    std::vector<Part> missing;
+    for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kLoader, StateKind::kCustom}) {
+      for (size_t i = registry.of(kind).size(); !file_of(kind, i).empty(); ++i)
+        missing.push_back({kind, file_of(kind, i)});
+    }
     return missing;
   }
   std::string optimizer_type(const std::string&) const override { return {}; }
@@ -161,8 +163,8 @@ class AccelerateRun : public SavedRun {
     }
     const uint64_t words[2] = {seed_of(random.torch.cpu), static_cast<uint64_t>(rank)};
     torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
-    own.run.log.info(text("the saved run had ", num_random_,
-                          " ranks, so this rank's random stream begins anew, from the saved "
+    own.run.log.info(text("the saved run had ", count_text(num_random_, "rank"),
+                          ", so this rank's random stream begins anew, from the saved "
                           "seed and its rank"),
                      {.main_process_only = false});
   }
@@ -171,6 +173,24 @@ class AccelerateRun : public SavedRun {
   using Key = std::pair<StateKind, std::string>;
   static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
   std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
+  // The first of these names that the folder has; "" for none.
+  std::string first_of(const std::vector<std::string>& names) const {
+    const auto found =
+        std::find_if(names.begin(), names.end(), [this](const auto& name) { return fs::exists(in(name)); });
+    return found == names.end() ? std::string() : *found;
+  }
+  std::string file_of_model(size_t model) const {
+    return first_of({numbered("model", model, ".safetensors"), numbered("pytorch_model", model, ".bin"),
+                     text("pytorch_model_fsdp_", model), numbered("pytorch_model_fsdp", model, ".bin"),
+                     numbered("pytorch_model", model, "")});
+  }
+  std::string file_of(StateKind kind, size_t i) const {
+    if (kind == StateKind::kOptimizer) return first_of({numbered("optimizer", i, ".bin"), text("optimizer_", i)});
+    if (kind == StateKind::kScheduler) return first_of({numbered("scheduler", i, ".bin")});
+    if (kind == StateKind::kLoader)
+      return first_of({numbered("sampler", i, ".bin"), numbered("dl_state_dict", i, ".bin")});
+    return first_of({text("custom_checkpoint_", i, ".pkl")});
+  }
 
   // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples or batches of a
   // StatefulDataLoader.
@@ -265,7 +285,6 @@ class AccelerateRun : public SavedRun {
 
   std::optional<files::Manifest> manifest_ = {};
   int64_t num_random_ = 0;
-  size_t num_custom_ = 0;
   std::map<Key, std::string> files_ = {};
   struct LoaderFiles {
     std::string sampler = {}, position = {};

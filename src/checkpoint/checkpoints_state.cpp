@@ -73,6 +73,12 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
     throw UsageError(origin(), "iteration = ", project.iteration,
                      "; expected the number of the first checkpoint, 0 or more.");
   }
+  if (project.save_timeout.count() <= 0) {
+    throw UsageError(
+        origin(), "save_timeout is ", project.save_timeout.count(),
+        " s; expected the time that rank 0 waits for the other ranks' files, more than 0. Leave it out for "
+        "30 minutes.");
+  }
   if (project.total_limit && *project.total_limit < 1) {
     throw UsageError(origin(), "total_limit = ", *project.total_limit, "; expected at least 1, or unset for no limit.");
   }

@@ -60,8 +60,13 @@ class HastenRun : public SavedRun {
     for (const auto& item : part->as_map()) names.push_back(item.first);
     return text("; it has ", hasten::join(names));
   }
-  std::vector<std::string> without_object(const training::StateRegistry& registry) const override {
-    std::vector<std::string> missing;
+  std::vector<std::string> models_from(size_t first) const override {
+    std::vector<std::string> found;
+    for (size_t i = first; names_.count(model_kind(i)) > 0; ++i) found.push_back(model_kind(i));
+    return found;
+  }
+  std::vector<Part> without_object(const training::StateRegistry& registry) const override {
+    std::vector<Part> missing;
     for (const auto kind :
          {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kLoader, StateKind::kScaler, StateKind::kCustom}) {
       const Value* part = manifest_.parts.find(part_name(kind));
@@ -69,7 +74,7 @@ class HastenRun : public SavedRun {
       std::set<std::string> known;
       for (const auto& object : registry.of(kind)) known.insert(object.name);
       for (const auto& item : part->as_map()) {
-        if (!known.count(item.first)) missing.push_back(text(name_of(kind), ' ', item.first));
+        if (!known.count(item.first)) missing.push_back({kind, text(name_of(kind), ' ', item.first)});
       }
     }
     return missing;

@@ -246,7 +246,8 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
   const auto objects = own.run.registry->all();
   const bool has_optimizer =
       std::any_of(objects.begin(), objects.end(), [](const auto& one) { return one.kind == StateKind::kOptimizer; });
-  if (models_.empty() && !has_optimizer && options.strict && saved.weights(0).source != nullptr) {
+  // A hook may have taken out a model that it loads itself.
+  if (models_of(own.run).empty() && !has_optimizer && options.strict && saved.weights(0).source != nullptr) {
     throw UsageError(own.origin(), "'", saved.path,
                      "' holds a model, and none is prepared here, so that nothing of it would be loaded. Call prepare "
                      "first, and keep the handles that it gives; or load with strict = false.");
@@ -285,12 +286,33 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
     loaded.missing.push_back("component " + component.name);
     if (options.strict) errors_.push_back(text("the folder has no component '", component.name, "'"));
   }
-  for (const auto& name : saved.without_object(*own.run.registry)) loaded.unexpected.push_back(name);
+  note_rest(own, saved, options, loaded);
   if (options.optimizer == OptimizerLoad::kLoad) check_optimizers(own, saved);
   if (!errors_.empty()) {
     throw UsageError(own.origin(), "'", saved.path, "' does not fit this run: ", hasten::join(errors_, "; "),
                      ". Nothing was changed. LoadOptions has rename, strict and optimizer.");
   }
+}
+
+void LoadTarget::note_rest(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options,
+                           Loaded& loaded) {
+  rest_ = saved.models_from(models_of(own.run).size());  // also those that a hook has taken out
+  loaded.unexpected.insert(loaded.unexpected.end(), rest_.begin(), rest_.end());
+  for (const auto& part : saved.without_object(*own.run.registry)) {
+    loaded.unexpected.push_back(part.name);
+    const bool is_skipped = part.kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip;
+    // A run in another precision has no scaler.
+    if (!is_skipped && part.kind != StateKind::kScaler) rest_.push_back(part.name);
+  }
+  if (!options.strict) rest_.clear();
+}
+
+void LoadTarget::warn_of_rest(const Checkpoints::Impl& own, const SavedRun& saved) const {
+  if (rest_.empty()) return;
+  own.run.log.warning_once(text("'", saved.path, "' also holds ", hasten::join(rest_),
+                                ", for which nothing is prepared or registered here, so that this was not loaded. "
+                                "Prepare or register it before the load; or load with strict = false, if this is "
+                                "meant."));
 }
 
 void LoadTarget::check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved) {
@@ -442,6 +464,7 @@ Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOp
     target.apply(own, *saved, options);
     return std::string();
   });
+  target.warn_of_rest(own, *saved);
   loaded.iteration = own.iteration;
   return loaded;
 }
@@ -464,7 +487,7 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
   if (damaged.empty()) return std::nullopt;
   throw DataError(own.origin(), *damaged.begin(), "no checkpoint in '", own.checkpoints_folder(),
                   "' can be read; damaged: ", hasten::join(std::vector<std::string>(damaged.begin(), damaged.end())),
-                  ". hasten checkpoint verify says more.");
+                  ". Run hasten checkpoint verify for more.");
 }
 
 }  // namespace

@@ -36,8 +36,15 @@ class SavedRun {
   virtual bool has(const training::Registered& object) const = 0;
   /// "; it has ema, teacher", for messages.
   virtual std::string others(training::StateKind kind) const = 0;
+  /// A part of the folder, by its name there.
+  struct Part {
+    training::StateKind kind = training::StateKind::kCustom;
+    std::string name = {};
+  };
   /// Objects of the folder that this run lacks.
-  virtual std::vector<std::string> without_object(const training::StateRegistry& registry) const = 0;
+  virtual std::vector<Part> without_object(const training::StateRegistry& registry) const = 0;
+  /// Models of the folder from number `first` on, by their names there.
+  virtual std::vector<std::string> models_from(size_t first) const = 0;
   /// Returns the class of an optimizer; "" if the form lacks it.
   virtual std::string optimizer_type(const std::string& name) const = 0;
   virtual void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
@@ -69,6 +76,8 @@ class LoadTarget {
   std::vector<ModelEntry>& models() noexcept { return models_; }
   /// Everything that can be refused. Throws: UsageError with all of it.
   void check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
+  /// Warns once of models and objects that a strict load leaves in the folder.
+  void warn_of_rest(const Checkpoints::Impl& own, const SavedRun& saved) const;
   /// Notes what is to be read, and returns a digest of what all ranks read alike. Throws: DataError.
   std::string collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options);
   /// Fills weights, and the tensors that apply() returns. Collective: over `share`. Throws: DataError.
@@ -82,6 +91,7 @@ class LoadTarget {
     files::TensorSourcePtr source;
   };
   void check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved);
+  void note_rest(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
   void note_optimizer_state();
   std::vector<ModelEntry> models_;
   std::vector<Weights> weights_ = {};
@@ -89,6 +99,7 @@ class LoadTarget {
   RunReader* reader_ = nullptr;
   std::list<SourceReader> sources_ = {};
   std::vector<std::string> errors_ = {};
+  std::vector<std::string> rest_ = {};
 };
 
 }  // namespace hasten::checkpoint

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/http.h"
 #include "hasten/core/strings.h"
@@ -72,7 +73,7 @@ struct Transfer {
       return false;
     }
     if (response.body.size() + piece.size() > options.max_body_bytes) {
-      reason = text("the answer is longer than ", options.max_body_bytes, " bytes");
+      reason = text("the answer is longer than ", count_text(options.max_body_bytes, "byte"));
       return false;
     }
     response.body.append(piece);

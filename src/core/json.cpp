@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/digit.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
@@ -126,7 +127,8 @@ class JsonReader {
 
   bool open(bool is_list) {
     if (open_.size() >= form_.max_depth) {
-      return fail("a value nested too deeply", text("at most ", form_.max_depth, " levels"), JsonError::Kind::kDepth);
+      return fail("a value nested too deeply", text("at most ", count_text(form_.max_depth, "level")),
+                  JsonError::Kind::kDepth);
     }
     ++at_;
     open_.push_back({is_list ? Value(Value::List()) : Value(Value::Map())});

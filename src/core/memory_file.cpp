@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten {
@@ -34,7 +35,7 @@ Mapping::Mapping(int descriptor, int64_t num_bytes, Access access) : size_(num_b
   if (num_bytes == 0) return;
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* base = mmap(nullptr, static_cast<size_t>(num_bytes), protection, MAP_SHARED, descriptor, 0);
-  if (base == MAP_FAILED) fail(text("a shared mapping of ", num_bytes, " bytes was refused (mmap)"));
+  if (base == MAP_FAILED) fail(text("a shared mapping of ", count_text(num_bytes, "byte"), " was refused (mmap)"));
   data_ = static_cast<std::byte*>(base);
 }
 
@@ -61,20 +62,20 @@ void Mapping::unmap() noexcept {
 MemoryFile MemoryFile::create(const std::string& label, int64_t num_bytes) {
   if (is_above_limit(num_bytes)) {
     errno = EFBIG;
-    fail(text("files may not have the ", num_bytes, " bytes of the shared memory (ulimit -f)"));
+    fail(text("files may not have the ", count_text(num_bytes, "byte"), " of the shared memory (ulimit -f)"));
   }
   MemoryFile file(memfd_create(label.c_str(), MFD_CLOEXEC), num_bytes);
   if (file.descriptor_ < 0) fail("no shared memory could be made (memfd_create)");
   if (ftruncate(file.descriptor_, num_bytes) != 0) {
-    fail(text("the shared memory could not be given its ", num_bytes, " bytes (ftruncate)"));
+    fail(text("the shared memory could not be given its ", count_text(num_bytes, "byte"), " (ftruncate)"));
   }
   return file;
 }
 
 MemoryFile MemoryFile::create_at(const std::string& path, int64_t num_bytes) {
   const auto refuse = [&](const char* what, int error) {
-    throw DataError(Origin{"core"}, path, what, " '", path, "' with ", num_bytes,
-                    " bytes failed: ", std::strerror(error), ". Choose a folder with so much free space.");
+    throw DataError(Origin{"core"}, path, what, " '", path, "' with ", count_text(num_bytes, "byte"),
+                    " failed: ", std::strerror(error), ". Choose a folder with so much free space.");
   };
   if (is_above_limit(num_bytes)) refuse("making", EFBIG);
   MemoryFile file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), num_bytes);
@@ -93,8 +94,8 @@ MemoryFile MemoryFile::adopt(int descriptor, int64_t num_bytes) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) fail("a handed-over descriptor cannot be read (fstat)");
   if (status.st_size != num_bytes) {
-    throw std::runtime_error(
-        text("the shared memory that was handed over has ", status.st_size, " bytes; expected ", num_bytes));
+    throw std::runtime_error(text("the shared memory that was handed over has ", count_text(status.st_size, "byte"),
+                                  "; expected ", num_bytes));
   }
   return file;
 }

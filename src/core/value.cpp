@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::core {
@@ -76,8 +77,8 @@ const Value& Value::at(std::string_view key) const {
   if (const Value* found = find(key)) return *found;
   std::vector<std::string> keys;
   for (const auto& pair : as_map()) keys.push_back(pair.first);
-  throw UsageError({"core"}, "there is no key '", key, "' in a map of ", keys.size(), " keys", did_you_mean(key, keys),
-                   keys.empty() ? "" : " It has: ", join(keys), ".");
+  throw UsageError({"core"}, "there is no key '", key, "' in a map of ", count_text(keys.size(), "key"),
+                   did_you_mean(key, keys), keys.empty() ? "" : " It has: ", join(keys), ".");
 }
 
 Value& Value::operator[](std::string_view key) {

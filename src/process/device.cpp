@@ -9,6 +9,7 @@
 #include <array>
 #include <set>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::process {
@@ -44,11 +45,11 @@ c10::Device choose_device(const RankInfo& identity, int num_cuda_devices, bool c
     return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(identity.local_rank));
   }
   if (num_cuda_devices == 1 && has_own_device(identity, only_devices_of_host)) return c10::Device(c10::kCUDA, 0);
-  throw UsageError(
-      {"state", identity.rank, identity.world_size}, "local rank ", identity.local_rank,
-      " has no device: ", identity.local_world_size, " processes on this machine, ", num_cuda_devices,
-      " CUDA device(s) visible to this one. Start at most ", num_cuda_devices,
-      " processes here, check CUDA_VISIBLE_DEVICES, or ask for the CPU (cpu = true, ACCELERATE_USE_CPU=1).");
+  throw UsageError({"state", identity.rank, identity.world_size}, "local rank ", identity.local_rank,
+                   " has no device: ", count_text(identity.local_world_size, "process"), " on this machine, ",
+                   num_cuda_devices, " CUDA device(s) visible to this one. Start at most ",
+                   count_text(num_cuda_devices, "process"),
+                   " here, check CUDA_VISIBLE_DEVICES, or ask for the CPU (cpu = true, ACCELERATE_USE_CPU=1).");
 }
 
 c10::Device default_device(const Environment& environment) {

@@ -1,7 +1,8 @@
 // The std::terminate handler behind failure_reporter.h.
 //
 // A terminate handler is a property of the process, so what it needs is too: the one function-local static
-// of this room. It holds a weak pointer, so that no group outlives its Process into the end of the program.
+// of this room. It holds weak pointers, so that no group outlives its Process into the end of the program. A program
+// may have several Processes, which end in any order: those that are there count.
 #include "process/failure_reporter.h"
 
 #include <c10/util/Type.h>
@@ -18,6 +19,8 @@
 #include <optional>
 #include <thread>
 #include <typeinfo>
+#include <utility>
+#include <vector>
 
 #include "compat/exception_message.h"
 #include "hasten/core/error.h"
@@ -35,7 +38,8 @@ constexpr const char* kHereKey = "hasten/last_words/here";
 
 struct Installed {
   std::mutex mutex;
-  std::weak_ptr<const FailureReporter> reporter;
+  /// In the order in which they were installed.
+  std::vector<std::weak_ptr<const FailureReporter>> reporters;
   std::terminate_handler previous = nullptr;
   std::atomic<bool> ending = false;
 };
@@ -43,6 +47,19 @@ struct Installed {
 Installed& installed() {
   static Installed* const state = new Installed;  // never destroyed: std::terminate may come at the very end
   return *state;
+}
+
+using Reporters = std::vector<std::shared_ptr<const FailureReporter>>;
+
+// Returns those whose owners are there, the last installed one first.
+Reporters living_reporters() {
+  Installed& state = installed();
+  const std::lock_guard lock(state.mutex);
+  Reporters living;
+  for (auto each = state.reporters.rbegin(); each != state.reporters.rend(); ++each) {
+    if (auto reporter = each->lock()) living.push_back(std::move(reporter));
+  }
+  return living;
 }
 
 struct End {
@@ -79,8 +96,7 @@ void write_error_file(const std::string& path, const std::string& message) {
 
 /// Lets the others read the reason, and lets the failed rank end first, so that the launcher reports its exit code. The
 /// process that serves the store waits for all others to come here. Those that only follow wait for it.
-void wait_for_turn(const FailureReporter& last, bool follows) {
-  const auto deadline = Clock::now() + kLongestWait;
+void wait_for_turn(const FailureReporter& last, bool follows, Clock::time_point deadline) {
   const bool serves = !last.identity.agent_store && last.identity.rank == 0;
   int64_t here = serves ? 0 : last.store->add(kHereKey, 1);
   if (!serves && (!follows || last.identity.agent_store)) return;
@@ -90,13 +106,29 @@ void wait_for_turn(const FailureReporter& last, bool follows) {
   }
 }
 
-void speak(const FailureReporter& last, const End& end) {
+// Posts the words to the groups of all Processes, since the others may wait in any of them.
+void speak(const Reporters& reporters, const End& end) {
   if (const auto recorder = flight::process_recorder()) recorder->set_state(flight::PageState::kFailed);
-  write_error_file(last.error_file, end.message);
-  if (!last.group || !last.store) return;
-  const bool follows = last.group->failure().has_value();
-  last.group->fail(end.message);
-  wait_for_turn(last, follows);
+  write_error_file(reporters.front()->error_file, end.message);
+  std::vector<std::pair<const FailureReporter*, bool>> posted;
+  for (const auto& reporter : reporters) {
+    if (!reporter->group || !reporter->store) continue;
+    const bool follows = reporter->group->failure().has_value();
+    try {
+      reporter->group->fail(end.message);
+      posted.emplace_back(reporter.get(), follows);
+    } catch (const std::exception&) {
+      // The store has gone before; no rank is left to notify.
+    }
+  }
+  const auto deadline = Clock::now() + kLongestWait;
+  for (const auto& [reporter, follows] : posted) {
+    try {
+      wait_for_turn(*reporter, follows, deadline);
+    } catch (const std::exception&) {
+      // As above.
+    }
+  }
 }
 
 void print_once(const FailureReporter& last, const End& end) {
@@ -114,29 +146,25 @@ void flush_output() {
   funlockfile(stdout);
 }
 
-[[noreturn]] void end_process(const FailureReporter& last, const End& end) {
+[[noreturn]] void end_process(const Reporters& reporters, const End& end) {
   std::thread([code = end.exit_code] {
     std::this_thread::sleep_for(kLongestEnd);
     _exit(code);
   }).detach();
   flush_output();
-  print_once(last, end);
-  try {
-    speak(last, end);
-  } catch (const std::exception&) {
-    // The store has gone before; no rank is left to notify.
-  }
+  print_once(*reporters.front(), end);
+  speak(reporters, end);
   _exit(end.exit_code);
 }
 
 [[noreturn]] void on_terminate() {
   Installed& state = installed();
-  const auto last = state.reporter.lock();
+  const auto reporters = living_reporters();
   const auto end = uncaught();
-  if (last && end) {
+  if (!reporters.empty() && end) {
     // A second thread that fails meanwhile waits for the first to end the process.
     while (state.ending.exchange(true)) pause();
-    end_process(*last, *end);
+    end_process(reporters, *end);
   }
   if (state.previous) state.previous();
   std::abort();
@@ -147,14 +175,13 @@ void flush_output() {
 void install_terminate_handler(const std::shared_ptr<const FailureReporter>& reporter) {
   Installed& state = installed();
   const std::lock_guard lock(state.mutex);
-  state.reporter = reporter;
+  std::erase_if(state.reporters, [](const auto& each) { return each.expired(); });
+  state.reporters.push_back(reporter);
   if (!state.previous) state.previous = std::set_terminate(on_terminate);
 }
 
 bool has_reporter() {
-  Installed& state = installed();
-  const std::lock_guard lock(state.mutex);
-  return !state.reporter.expired();
+  return !living_reporters().empty();
 }
 
 std::string error_file_text(const std::string& message, int64_t seconds_since_1970) {

@@ -31,8 +31,8 @@ struct FailureReporter {
 /// closes the group. It writes the error file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970,
 /// "py_callstack"}}}). It prints one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core
 /// dump. A process that serves the store waits, 5 s at most, until the others have read it. std::terminate for any
-/// other reason goes to the handler that was there before. `message` is held weakly: when its owner is gone, nothing is
-/// posted.
+/// other reason goes to the handler that was there before. `reporter` is held weakly: when its owner is gone, nothing
+/// is posted. Of several the last whose owner is there gives rank and error file, and the groups of all get the words.
 void install_terminate_handler(const std::shared_ptr<const FailureReporter>& reporter);
 
 /// Returns true if the owner of a reporter that was installed is still there.

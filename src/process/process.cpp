@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/flight/recorder.h"
 #include "process/failure_reporter.h"
@@ -100,8 +101,8 @@ std::string bytes_of_key(const std::string& digits) {
     if (error == std::errc() && end == digits.data() + i + 2) bytes += static_cast<char>(value);
   }
   if (digits.size() != 64 || bytes.size() != 32) {
-    throw UsageError({"process"}, "HASTEN_RUN_KEY has ", digits.size(),
-                     " characters; expected 64 hexadecimal digits. Let hasten launch set it, or unset it.");
+    throw UsageError({"process"}, "HASTEN_RUN_KEY has ", count_text(digits.size(), "character"),
+                     "; expected 64 hexadecimal digits. Let hasten launch set it, or unset it.");
   }
   return bytes;
 }
@@ -181,6 +182,11 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
     if (options.change_process) install_terminate_handler(reporter);
   };
   install(words);
+  if (options.timeout.count() <= 0) {
+    throw UsageError({"process"}, "timeout is ", options.timeout.count(),
+                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
+                     "minutes.");
+  }
   if (options.change_process) limit_threads(environment);
   const RankInfo identity = read_rank_info(environment);
   // Wrong variables end the ranks before any of them serves the store that the others would look for.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/process/device.h"
 
@@ -78,24 +79,25 @@ RandomState unpack_random_state(const at::Tensor& bytes) {
   if (flat.scalar_type() != torch::kUInt8) refuse(text("it is ", flat.scalar_type(), ", not Byte"));
   constexpr int64_t kWord = sizeof(int64_t);
   const auto word = [&](int64_t i) {
-    if ((i + 1) * kWord > flat.numel()) refuse(text("it ends after ", flat.numel(), " bytes, in its header"));
+    if ((i + 1) * kWord > flat.numel())
+      refuse(text("it ends after ", count_text(flat.numel(), "byte"), ", in its header"));
     int64_t value = 0;
     std::memcpy(&value, flat.const_data_ptr<uint8_t>() + i * kWord, kWord);
     return value;
   };
   const int64_t count = word(0);
-  if (count < 1 || count > flat.numel()) refuse(text("it claims to hold ", count, " states"));
+  if (count < 1 || count > flat.numel()) refuse(text("it claims to hold ", count_text(count, "state")));
   std::vector<at::Tensor> states;
   int64_t offset = (1 + count) * kWord;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t length = word(1 + i);
     if (length < 0 || length > flat.numel() - offset) {
-      refuse(text("state ", i, " has ", length, " bytes, but only ", flat.numel() - offset, " are left"));
+      refuse(text("state ", i, " has ", count_text(length, "byte"), ", but only ", flat.numel() - offset, " are left"));
     }
     states.push_back(flat.slice(0, offset, offset + length).clone());
     offset += length;
   }
-  if (offset != flat.numel()) refuse(text(flat.numel() - offset, " bytes are left over"));
+  if (offset != flat.numel()) refuse(text(count_text(flat.numel() - offset, "byte"), " are left over"));
   RandomState state{states.front()};
   state.cuda.assign(states.begin() + 1, states.end());
   return state;

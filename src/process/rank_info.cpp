@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 
@@ -184,7 +185,8 @@ bool is_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
   if (step.empty() || step.find_first_not_of("0123456789") != std::string::npos || step.size() > 10) return false;
-  return core::whole_number<uint64_t>(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
+  return core::whole_number<uint64_t>(step) < kFirstReserved &&
+         environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
 RankInfo from_slurm(const Environment& environment) {
@@ -220,10 +222,9 @@ void refuse_other_mpi(const Environment& environment) {
   for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     const auto size = environment.integer(name);
     if (!size || *size <= 1) continue;
-    throw UsageError(
-        {"state"}, name, '=', *size, " says that an MPI launcher started ", *size,
-        " processes, but of those only OpenMPI's is understood. Use hasten launch, or set RANK, WORLD_SIZE, "
-        "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each process.");
+    throw UsageError({"state"}, name, '=', *size, " says that an MPI launcher started ", count_text(*size, "process"),
+                     ", but of those only OpenMPI's is understood. Use hasten launch, or set RANK, WORLD_SIZE, "
+                     "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each process.");
   }
 }
 

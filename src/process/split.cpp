@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::process {
@@ -36,7 +37,8 @@ at::Tensor take(const at::Tensor& tensor, const Share& share) {
 void refuse_lengths(const Process& process, const std::string& one, int64_t its_length, const std::string& other,
                     int64_t other_length) {
   throw UsageError({"state", process.rank(), process.world_size()}, "split_between_processes: '", one, "' has ",
-                   its_length, " elements and '", other, "' has ", other_length, "; all need the same number.");
+                   count_text(its_length, "element"), " and '", other, "' has ", other_length,
+                   "; all need the same number.");
 }
 
 }  // namespace detail

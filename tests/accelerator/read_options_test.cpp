@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
 #include "hasten/core/error.h"
 
 namespace hasten {
@@ -110,11 +113,24 @@ TEST(ReadOptions, APrecisionThatDoesNotExistIsNamed) {
       ThrowsMessage<UsageError>(HasSubstr("did you mean 'bf16'")));
 }
 
+TEST(ReadOptions, ATimeoutWithoutLengthIsRefusedWithItsValueAndTheDefault) {
+  const auto refused = [](std::chrono::milliseconds timeout, const std::string& value) {
+    EXPECT_THAT([&] { read_options({.timeout = timeout}, Environment()); },
+                ThrowsMessage<UsageError>(HasSubstr("timeout is " + value +
+                                                    " ms; expected the time that ranks wait for each other, more than "
+                                                    "0. Leave it out for 30 minutes.")));
+  };
+
+  refused(std::chrono::milliseconds(0), "0");
+  refused(std::chrono::minutes(-1), "-60000");
+  EXPECT_EQ(read_options({.timeout = std::chrono::milliseconds(1)}, Environment()).options.timeout.count(), 1);
+}
+
 TEST(ReadOptions, OneObjectsPlaceIsSaidForEachObject) {
   EXPECT_EQ(device_placements({}, 2, true), (std::vector<bool>{true, true}));
   EXPECT_EQ(device_placements({.device_placement = {false, true}}, 2, true), (std::vector<bool>{false, true}));
   EXPECT_THAT([] { device_placements({.device_placement = {false}}, 2, true); },
-              ThrowsMessage<UsageError>(HasSubstr("device_placement has 1 values for 2 objects")));
+              ThrowsMessage<UsageError>(HasSubstr("device_placement has 1 value for 2 objects")));
 }
 
 }  // namespace

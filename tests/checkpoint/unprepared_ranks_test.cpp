@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "checkpoint/training_run.h"
 #include "hasten/accelerator.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "support/folder.h"
@@ -64,6 +65,88 @@ TEST_F(Unprepared, ASaveBeforePrepareSaysOnceThatItHoldsNoModel) {
   EXPECT_THAT(said, HasSubstr(words));
   EXPECT_EQ(said.find(words), said.rfind(words)) << said;
   EXPECT_THAT(of_loader, Not(HasSubstr(words)));
+}
+
+// Saves two models, two optimizers, a schedule, a loader and an object in one form.
+void save_two_of_all(const std::string& folder, checkpoint::Layout layout) {
+  testing::run_ranks(2, [&](auto& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false});
+    testing::Mlp net, other;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    torch::optim::Adam adam(other->parameters(), 0.1);
+    optim::StepLR schedule(sgd, {.step_size = 3});
+    Ema ema;
+    accelerator.register_for_checkpointing("ema", ema);
+    const auto prepared = accelerator.prepare(net, other, sgd, adam, schedule);
+    [[maybe_unused]] const auto loader = make_loader(accelerator);
+    accelerator.save_state(folder, {.layout = layout});
+  });
+}
+
+// The warnings of two loads by a program that has prepared a part of it.
+template <class Prepare>
+std::string warnings_of_loads(const std::string& folder, const checkpoint::LoadOptions& options,
+                              const Prepare& prepare) {
+  ::testing::internal::CaptureStderr();
+  testing::run_ranks(2, [&](auto& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false});
+    testing::Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    [[maybe_unused]] const auto prepared = prepare(accelerator, net, sgd);
+    accelerator.load_state(folder, options);
+    accelerator.load_state(folder, options);
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(Unprepared, ALoadNamesOnceWhatTheProgramLeavesInTheFolder) {
+  const auto model = [](const Accelerator& accelerator, auto& net, auto&) { return accelerator.prepare(net); };
+  const auto optimizer = [](const Accelerator& accelerator, auto&, auto& sgd) { return accelerator.prepare(sgd); };
+  save_two_of_all(path("ours"), checkpoint::Layout::kHasten);
+  save_two_of_all(path("theirs"), checkpoint::Layout::kAccelerate);
+
+  const auto ours = warnings_of_loads(path("ours"), {}, model);
+  const auto theirs = warnings_of_loads(path("theirs"), {}, model);
+  const auto optimizer_alone = warnings_of_loads(path("ours"), {}, optimizer);
+  const auto skipped = warnings_of_loads(path("ours"), {.optimizer = checkpoint::OptimizerLoad::kSkip}, model);
+  const auto lenient = warnings_of_loads(path("ours"), {.strict = false}, model);
+
+  const std::string objects = "scheduler 0, loader 0, custom ema, for which nothing is prepared or registered here";
+  EXPECT_THAT(ours, HasSubstr("also holds model_1, optimizer 0, optimizer 1, " + objects));
+  EXPECT_EQ(ours.find("also holds"), ours.rfind("also holds")) << ours;
+  EXPECT_THAT(theirs, HasSubstr("also holds model_1.safetensors, optimizer.bin, optimizer_1.bin, scheduler.bin, "));
+  EXPECT_THAT(theirs, HasSubstr("custom_checkpoint_0.pkl, for which nothing is"));
+  EXPECT_THAT(optimizer_alone, HasSubstr("also holds model, model_1, optimizer 1, " + objects));
+  EXPECT_THAT(skipped, HasSubstr("also holds model_1, " + objects));
+  EXPECT_THAT(lenient, IsEmpty());
+}
+
+TEST_F(Unprepared, AModelThatAHookLoadsIsNotLeft) {
+  ::testing::internal::CaptureStderr();
+
+  testing::run_ranks(2, [&](auto& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false});
+    testing::Mlp net;
+    const auto prepared = accelerator.prepare(net);
+    accelerator.save_state(path("run"));
+    const auto hook = accelerator.register_load_state_pre_hook([](auto& models, const auto&) { models.clear(); });
+    accelerator.load_state(path("run"), {.strict = false});
+    accelerator.load_state(path("run"));
+  });
+
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("also holds")));
+}
+
+TEST_F(Unprepared, ASaveThatMayNotWaitIsRefused) {
+  const auto words = [&](std::chrono::seconds timeout) {
+    return testing::words_of<UsageError>([&] {
+      const Accelerator accelerator(process::Process(process::RankInfo{}, comm::Group()),
+                                    {.project = {.project_dir = path("run"), .save_timeout = timeout}});
+    });
+  };
+
+  EXPECT_THAT(words(std::chrono::seconds(0)), HasSubstr("save_timeout is 0 s; expected the time that rank 0 waits"));
+  EXPECT_EQ(words(std::chrono::seconds(1)), "no error");
 }
 
 TEST_F(Unprepared, TheFirstCheckpointHasANumber) {

@@ -1,7 +1,13 @@
-// Example programs end as the command does where an option is wrong: exit code 2, and words that name it.
+// Programs of examples/ and bench/ end as the command does where an option is wrong: exit code 2, and words that name
+// it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <vector>
+
+#include "bench/options.h"
 #include "examples/example_runs.h"
 
 namespace hasten::test {
@@ -33,6 +39,25 @@ TEST(WrongOptions, NumbersThatMakeNoSenseAreNamed) {
     EXPECT_EQ(result.exit_code, 2) << program << " " << words[0] << result.err;
     EXPECT_THAT(result.err, HasSubstr(words[0])) << program;
   }
+}
+
+// A benchmark with one option.
+void run_benchmark(const std::vector<const char*>& words) {
+  CLI::App app("Times nothing.");
+  int steps = 1;
+  app.add_option("--steps", steps)->check(CLI::PositiveNumber);
+  bench::parse(app, static_cast<int>(words.size()), words.data());
+  std::exit(77);
+}
+
+TEST(WrongOptionsDeathTest, EndABenchmarkWithTwoAndTheNameOfTheOption) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  using ::testing::ExitedWithCode;
+
+  EXPECT_EXIT(run_benchmark({"bench", "--nonsense"}), ExitedWithCode(2), "--nonsense");
+  EXPECT_EXIT(run_benchmark({"bench", "--steps", "0"}), ExitedWithCode(2), "--steps");
+  EXPECT_EXIT(run_benchmark({"bench", "--help"}), ExitedWithCode(0), "");
+  EXPECT_EXIT(run_benchmark({"bench", "--steps", "2"}), ExitedWithCode(77), "");
 }
 
 }  // namespace

@@ -273,6 +273,33 @@ class Tidy(unittest.TestCase):
                      'throw UsageError(kOrigin, "no \'", word, "\'", guess_end(word, names(1)), " Expected one.");'):
             self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"})
 
+    def test_a_message_that_does_not_read_well_is_reported(self):
+        for code, what in (('throw UsageError(kOrigin, "no  rows.");', "two spaces"),
+                           ('throw UsageError(kOrigin, "no ", "rows", " , but columns.");', "a space before a mark"),
+                           ('throw UsageError(kOrigin, "no rows of ", name, ";, add some.");', "two marks"),
+                           ('log.warning(text("x"), "no rows. add some.");', "a sentence that begins with a small letter"),
+                           ('throw DataError(kOrigin, path, "[data] no rows.");', "the room in brackets"),
+                           ('log.warning("there are 1 processes.");', "a plural behind 1"),
+                           ('throw UsageError(kOrigin, "1 are given.");', "a plural behind 1")):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"}, f"cli/main.cpp:2: {what}")
+
+    def test_a_message_that_reads_well_is_not(self):
+        for code in ('throw UsageError(kOrigin, "no \'", name, "\' in ", path, ", ", "though it is there. Add some.");',
+                     'throw UsageError(kOrigin, "wrong:\\n  ", join(all), ".");',
+                     'throw UsageError(kOrigin, "see it. libtorch_name.x is one; \'..\' is none.");',
+                     'log.info(text("11 processes", x));'):
+            self.assert_only({"cli/main.cpp": f"// The command.\n{code}\n"})
+
+    def test_a_plural_behind_any_number_is_reported_unless_the_baseline_has_it(self):
+        code = "// The command.\nlog.info(text(\"of \", f(1, 2), \" ranks\"));\n"
+        self.assert_only({"cli/main.cpp": code}, "cli/main.cpp:2: 'ranks' behind any number, 1 as well: 1 such places, 0 at most")
+        self.assert_only({"cli/main.cpp": code, "scripts/plural_baseline.txt": "cli/main.cpp 1\n"})
+        self.assert_only({"cli/main.cpp": "// The command.\nlog.info(text(count_text(n, \"rank\"), x, \" ranks's\", \" of \"));\n"})
+
+    def test_a_program_with_cli11s_own_exit_codes_is_reported(self):
+        self.assert_only({"bench/bench_x.cpp": "// A benchmark.\nint main() { CLI11_PARSE(app, argc, argv); }\n"},
+                         "bench/bench_x.cpp:2: CLI11_PARSE ends with CLI11's exit codes")
+
     def test_a_link_that_leads_nowhere_is_reported(self):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
                                        "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -223,6 +224,32 @@ TEST(FailureReporter, GoToTheLaunchersErrorFile) {
 
   EXPECT_EQ(failing["message"]["message"], "the loss is NaN");
   EXPECT_THAT(surviving["message"]["message"].get<std::string>(), HasSubstr("rank 1 failed: the loss is NaN"));
+}
+
+// The second process of the program has ended, or is there; the others wait in the group of the first, or of the
+// second.
+HASTEN_PROCESS_CASE(state_has_two) {
+  const auto variables = Environment::current().variables();
+  const Process first;
+  auto second = std::make_optional<Process>();
+  comm::reduce(second->group(), torch::ones({1}));
+  if (variables.at("ENDS") == "second") second.reset();
+  if (first.rank() == 1) throw std::runtime_error("the loss is NaN");
+  step_for_ever(variables.at("WAITS_IN") == "second" ? *second : first);
+  return 0;
+}
+
+TEST(FailureReporter, OfAProgramWithTwoProcessesAreHeardInTheGroupsOfBoth) {
+  using Case = std::map<std::string, std::string>;
+  for (const auto& variables :
+       {Case{{"ENDS", "second"}, {"WAITS_IN", "first"}}, Case{{"ENDS", "none"}, {"WAITS_IN", "first"}},
+        Case{{"ENDS", "none"}, {"WAITS_IN", "second"}}}) {
+    const auto results = run_processes(2, "state_has_two", variables);
+
+    EXPECT_THAT(results[1].output, HasSubstr("hasten: rank 1/2: the loss is NaN\n"));
+    EXPECT_THAT(results[0].output, HasSubstr("rank 1 failed: the loss is NaN"));
+    for (const auto& result : results) EXPECT_EQ(result.exit_code, 1) << result.output;
+  }
 }
 
 HASTEN_PROCESS_CASE(state_throws_an_int) {

@@ -43,6 +43,16 @@ TEST(Process, AHalfSetEnvironmentIsAUsageError) {
   EXPECT_THAT(message_of([] { Process({}, Environment::of({{"WORLD_SIZE", "2"}})); }), HasSubstr("but not RANK"));
 }
 
+TEST(Process, ATimeoutWithoutLengthIsRefused) {
+  const auto words = [](int64_t ms) {
+    return message_of([=] { Process({.timeout = std::chrono::milliseconds(ms)}, Environment::of({})); });
+  };
+
+  EXPECT_THAT(words(0), HasSubstr("timeout is 0 ms; expected the time that ranks wait for each other, more than 0."));
+  EXPECT_THAT(words(-1), HasSubstr("timeout is -1 ms"));
+  EXPECT_EQ(words(1), "no UsageError");
+}
+
 TEST(Process, RunsAFunctionOnTheChosenRanksOnly) {
   const Process process = third_of_four();
   std::vector<std::string> ran;

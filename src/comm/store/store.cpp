@@ -138,6 +138,10 @@ struct Store::Impl {
 };
 
 Store Store::tcp(const TcpStoreOptions& options) {
+  if (options.timeout.count() <= 0) {
+    throw UsageError(Origin{"comm"}, "the store's timeout is ", options.timeout.count(),
+                     " ms; expected the time to wait for its server, more than 0. Leave it out for 5 minutes.");
+  }
   c10d::TCPStoreOptions native;
   native.port = static_cast<uint16_t>(options.port);
   native.isServer = options.server;

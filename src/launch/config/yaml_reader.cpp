@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/utf8.h"
 #include "launch/config/config_syntax.h"
@@ -142,7 +143,8 @@ Value read_yaml(const std::string& bytes, const std::string& path) {
   refuse_tabs(content, path);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(content);
-    if (documents.size() > 1) refuse_syntax(path, text("it holds ", documents.size(), " documents; expected one"));
+    if (documents.size() > 1)
+      refuse_syntax(path, text("it holds ", count_text(documents.size(), "document"), "; expected one"));
     return documents.empty() ? Value() : Converter(path).value(documents.front());
   } catch (const YAML::Exception& error) {
     refuse_syntax(path, text("line ", error.mark.line + 1, ", column ", error.mark.column + 1, ": ", error.msg));

@@ -6,6 +6,7 @@
 #include <climits>
 #include <fstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
@@ -104,7 +105,7 @@ bool find_mpi(const Environment& environment, const MpiVariables& mpi, Cluster& 
                     {"node_rank", required(environment, mpi.name, mpi.rank), mpi.rank}};
   const auto beside = environment.integer(mpi.local_size, 1, INT_MAX);
   if (beside.value_or(1) > 1) {
-    cluster.problem = text(mpi.name, " started ", *beside, " launchers on this machine (", mpi.local_size,
+    cluster.problem = text(mpi.name, " started ", count_text(*beside, "launcher"), " on this machine (", mpi.local_size,
                            "), but each starts all workers of its machine; start one a machine (mpirun --map-by "
                            "ppr:1:node, mpiexec -ppn 1) and give --nproc_per_node");
   }

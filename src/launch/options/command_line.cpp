@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
@@ -183,7 +184,8 @@ void refuse(std::string_view room, const std::vector<std::string>& problems, std
     const bool asks = problems.front().ends_with("?") || problems.front().ends_with(".");
     throw UsageError({room}, problems.front(), asks ? " " : ". ", advice);
   }
-  throw UsageError({room}, problems.size(), " things are wrong:\n  ", join(problems, "\n  "), "\n", advice);
+  throw UsageError({room}, count_text(problems.size(), "thing"), " are wrong:\n  ", join(problems, "\n  "), "\n",
+                   advice);
 }
 
 }  // namespace hasten::launcher

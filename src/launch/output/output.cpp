@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/output/stream_choice.h"
 
@@ -19,8 +20,8 @@ constexpr int kErr = 2;
 
 void require_worker(const std::string& name, int local_rank, int num_workers) {
   if (local_rank < num_workers) return;
-  throw UsageError({"launch"}, name, " names local rank ", local_rank, ", but this machine has ", num_workers,
-                   " workers, 0 to ", num_workers - 1, ".");
+  throw UsageError({"launch"}, name, " names local rank ", local_rank, ", but this machine has ",
+                   count_text(num_workers, "worker"), ", 0 to ", num_workers - 1, ".");
 }
 
 // The streams that `value` gives for one worker; every part of it is checked.

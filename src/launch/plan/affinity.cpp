@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::launcher {
@@ -86,8 +87,8 @@ std::vector<std::string> problems_of_exclusive_binding(const Machine& machine, i
     const size_t num_cores = grouped(machine, node, &Cpu::core).size();
     if (num_cores >= count) continue;
     problems.push_back(text("--numa_binding exclusive: NUMA node ", node, " has ", num_cores,
-                            num_cores == 1 ? " core" : " cores", " for ", count,
-                            " workers. Start fewer, or choose --numa_binding node."));
+                            num_cores == 1 ? " core" : " cores", " for ", count_text(count, "worker"),
+                            ". Start fewer, or choose --numa_binding node."));
   }
   return problems;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
 #include "hasten/launch/output/stream_choice.h"
@@ -118,7 +119,7 @@ class Planner {
       return machines;
     }
     if (*most > kMostMachines) {
-      problems_.push_back(text(shown(*chosen), " are more than ", kMostMachines, " machines"));
+      problems_.push_back(text(shown(*chosen), " are more than ", count_text(kMostMachines, "machine")));
       return machines;
     }
     machines = {*least, *most};
@@ -162,15 +163,16 @@ class Planner {
     const int64_t sum = num_in_roles(plan);
     if (settings_.of("num_processes").values.empty() && settings_.of("nproc_per_node").values.empty()) {
       if (sum % plan.min_machines != 0 || sum > kMostProcesses) {
-        problems_.push_back(text("--roles makes ", sum, " processes, which cannot be shared out evenly among ",
-                                 plan.min_machines, " machines; give --nproc_per_node"));
+        problems_.push_back(text("--roles makes ", count_text(sum, "process"),
+                                 ", which cannot be shared out evenly among ", count_text(plan.min_machines, "machine"),
+                                 "; give --nproc_per_node"));
         return;
       }
       plan.num_processes = static_cast<int>(sum);
       plan.num_local_processes = static_cast<int>(sum / plan.min_machines);
     }
     if (sum != plan.num_processes)
-      problems_.push_back(text("--roles makes ", sum, " processes, but the run has ", plan.num_processes,
+      problems_.push_back(text("--roles makes ", count_text(sum, "process"), ", but the run has ", plan.num_processes,
                                ". Leave the number out, or give the same."));
     if (plan.min_machines != plan.max_machines)
       problems_.push_back("--roles needs a fixed number of machines, because it counts all processes");
@@ -204,8 +206,8 @@ class Planner {
     const bool both = per_machine && !all.values.empty();
     if (both && all.source == each.source) check_product(plan, *per_machine);
     if (per_machine && int64_t{*per_machine} * plan.min_machines > kMostProcesses) {
-      problems_.push_back(text("--nproc_per_node ", *per_machine, " * ", plan.min_machines, " machines are more than ",
-                               kMostProcesses, " processes"));
+      problems_.push_back(text("--nproc_per_node ", *per_machine, " * ", count_text(plan.min_machines, "machine"),
+                               " are more than ", count_text(kMostProcesses, "process")));
       return;
     }
     if (per_machine && (all.values.empty() || each.source >= all.source)) {
@@ -225,9 +227,9 @@ class Planner {
     plan.num_processes = static_cast<int>(*settings_.integer("num_processes"));
     plan.num_local_processes = std::max(1, plan.num_processes / plan.min_machines);
     if (plan.num_processes % plan.min_machines != 0) {
-      problems_.push_back(text(shown(all), ": ", plan.num_processes,
-                               plan.num_processes == 1 ? " process" : " processes",
-                               " cannot be shared out evenly among ", plan.min_machines, " machines; give a multiple"));
+      problems_.push_back(
+          text(shown(all), ": ", plan.num_processes, plan.num_processes == 1 ? " process" : " processes",
+               " cannot be shared out evenly among ", count_text(plan.min_machines, "machine"), "; give a multiple"));
     }
   }
 
@@ -235,7 +237,7 @@ class Planner {
   void check_workers(int num_workers) {
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 && num_workers > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ", machine_.num_gpus(),
-                               " for ", num_workers, " workers"));
+                               " for ", count_text(num_workers, "worker")));
     }
     if (settings_.text("numa_binding") == "exclusive") add(problems_of_exclusive_binding(machine_, num_workers));
     const auto check_rank = [&](const char* option, int local_rank) {
@@ -270,14 +272,13 @@ class Planner {
       problems_.push_back(text("--nproc_per_node ", list, " needs machines with a number of their own; nodes of ",
                                "an elastic run give each its own --nproc_per_node"));
     } else if (num_numbers != static_cast<size_t>(plan.max_machines)) {
-      problems_.push_back(
-          text("--nproc_per_node ", list, " has ", num_numbers, " numbers, but --nnodes is ", plan.max_machines));
+      problems_.push_back(text("--nproc_per_node ", list, " has ", count_text(num_numbers, "number"),
+                               ", but --nnodes is ", plan.max_machines));
     }
     const auto all = settings_.integer("num_processes");
     if (all && *all != plan.num_processes) {
-      problems_.push_back(text("--nproc_per_node ", list, " makes ", plan.num_processes,
-                               " processes, but --num_processes is ", *all,
-                               ". Give one of the two, or the same number."));
+      problems_.push_back(text("--nproc_per_node ", list, " makes ", count_text(plan.num_processes, "process"),
+                               ", but --num_processes is ", *all, ". Give one of the two, or the same number."));
     }
   }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/shell.h"
 #include "launch/base/whole_number.h"
@@ -76,7 +77,7 @@ std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cl
   if (!number || *number < 1)
     throw UsageError({"launch"}, "--nnodes: '", requested, "' is neither a number of machines nor MIN:MAX.");
   if (static_cast<size_t>(*number) > hosts.size()) {
-    throw UsageError({"launch"}, "--nnodes ", requested, ": the job has ", hosts.size(), " machines (",
+    throw UsageError({"launch"}, "--nnodes ", requested, ": the job has ", count_text(hosts.size(), "machine"), " (",
                      cluster.hosts_origin, ").");
   }
   hosts.resize(static_cast<size_t>(*number));
@@ -132,7 +133,7 @@ std::string slots_of_each(const RemotePlan& plan) {
   if (other == slots.end()) return std::to_string(slots.front());
   if (plan.launcher == RemoteLauncher::kSsh || plan.launcher == RemoteLauncher::kPdsh) return join(slots, ",");
   throw UsageError({"launch"}, "srun and mpirun number the machines themselves, so that all must have as many ",
-                   "processes, but ", hosts.front().name, " has ", slots.front(), " slots and ",
+                   "processes, but ", hosts.front().name, " has ", count_text(slots.front(), "slot"), " and ",
                    hosts[static_cast<size_t>(other - slots.begin())].name, " ", *other,
                    ". Use --launcher ssh, give --nproc_per_node, or even them out with --include or --exclude.");
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -101,8 +102,8 @@ void Rendezvous::on_join(const NodeMessage& message, TimePoint now) {
   nodes_[info.id] = {.info = info, .seat = num_seats_++, .busy = message.busy, .last_heard = now};
   const auto num_members = static_cast<int>(nodes_.size());
   if (num_members > settings_.max_nodes) {
-    order(nodes_[info.id],
-          {.kind = Order::Kind::kNotice, .text = text("waiting: the run has its ", settings_.max_nodes, " nodes")});
+    order(nodes_[info.id], {.kind = Order::Kind::kNotice,
+                            .text = text("waiting: the run has its ", count_text(settings_.max_nodes, "node"))});
     return;
   }
   if (phase_ == Phase::kRunning) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::launcher {
@@ -19,7 +20,8 @@ constexpr size_t kLongest = 4096;
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& why) {
   throw UsageError({"launch"}, "the rendezvous' secret cannot be taken from '", path, "': ", why,
-                   ". Make it a file of at least ", kShortest, " characters that only you can read (chmod 600).");
+                   ". Make it a file of at least ", count_text(kShortest, "character"),
+                   " that only you can read (chmod 600).");
 }
 
 // The file's text without the newline at its end; nothing if it is not there.
@@ -90,8 +92,8 @@ RunSecret::RunSecret(const Environment& environment, const std::string& run_id, 
                      "HASTEN_RDZV_SECRET_FILE to it: (umask 077; openssl rand -hex 32 > secret).");
   }
   if (secret.size() < kShortest) {
-    throw UsageError({"launch"}, "the rendezvous' secret (", from, ") has ", secret.size(),
-                     " characters; expected at least ", kShortest, ". A good one: openssl rand -hex 32.");
+    throw UsageError({"launch"}, "the rendezvous' secret (", from, ") has ", count_text(secret.size(), "character"),
+                     "; expected at least ", kShortest, ". A good one: openssl rand -hex 32.");
   }
   run_key_ = hmac(secret, "hasten rendezvous 1 " + run_id);
 }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "launch/base/endpoint.h"
 
@@ -188,11 +189,12 @@ class MeetingHost {
 
   [[noreturn]] void give_up() const {
     const auto ranks = missing();
-    const std::string message = text(ranks.size(), " of ", mine_.num_machines, " machines did not come to ",
-                                     options_.address, ':', options_.port, " within ", seconds_of(options_.timeout),
-                                     ": ", ranks.size() == 1 ? "machine " : "machines ", join(ranks),
-                                     ". Start hasten launch there with its --node_rank, or wait longer "
-                                     "(--rdzv_conf join_timeout=SECONDS).");
+    const std::string message =
+        text(ranks.size(), " of ", count_text(mine_.num_machines, "machine"), " did not come to ", options_.address,
+             ':', options_.port, " within ", seconds_of(options_.timeout), ": ",
+             ranks.size() == 1 ? "machine " : "machines ", join(ranks),
+             ". Start hasten launch there with its --node_rank, or wait longer "
+             "(--rdzv_conf join_timeout=SECONDS).");
     tell_all("missing", message);
     throw CommError({"launch"}, "meet", message);
   }
@@ -317,8 +319,8 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
                   machine_name(other), " number ", other.attempt, ". Give all the same --max_restarts.");
     }
     if (other.machine_rank < 0 || other.machine_rank >= first.num_machines) {
-      return text(machine_name(other), " is none of the ", first.num_machines,
-                  " machines, which are counted from 0. Correct its --node_rank.");
+      return text(machine_name(other), " is none of the ", count_text(first.num_machines, "machine"),
+                  ", which are counted from 0. Correct its --node_rank.");
     }
     for (size_t j = 0; j < i; ++j) {
       if (machines[j].machine_rank != other.machine_rank) continue;

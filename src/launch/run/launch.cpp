@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/launch/base/standard_descriptors.h"
@@ -19,7 +20,8 @@ void require_one_thread() {
   const std::filesystem::directory_iterator threads("/proc/self/task");
   const auto num_threads = std::distance(begin(threads), end(threads));
   if (num_threads == 1) return;
-  throw UsageError({"launch"}, "this process has ", num_threads, " threads, and a fork takes only one along; ",
+  throw UsageError({"launch"}, "this process has ", count_text(num_threads, "thread"),
+                   ", and a fork takes only one along; ",
                    "expected 1. Call hasten::launch first in main, before libtorch computes anything, or start the ",
                    "program with `hasten launch -n …`.");
 }

@@ -15,6 +15,7 @@
 #include <map>
 #include <numeric>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
@@ -129,30 +130,36 @@ std::vector<WorkerPlace> places_on_this_machine(int num_workers, const LaunchOpt
 
 void check(int num_workers, const LaunchOptions& options) {
   if (num_workers < 1) {
-    throw UsageError({"launch"}, num_workers, " processes make no run; expected at least 1 (hasten launch -n 2 …).");
+    throw UsageError({"launch"}, count_text(num_workers, "process"),
+                     " make no run; expected at least 1 (hasten launch -n 2 …).");
   }
   if (options.run.max_restarts < 0) {
     throw UsageError({"launch"}, "max_restarts is ", options.run.max_restarts, "; expected 0 or more.");
   }
   if (options.run.survive < 0 || (options.run.survive > 0 && num_workers == 1 && options.num_machines == 1)) {
-    throw UsageError(
-        {"launch"}, "survive is ", options.run.survive, " for ", num_workers,
-        " processes; expected 0 or more, and at least 2 processes, since a rank that is replaced takes the "
-        "state of another.");
+    throw UsageError({"launch"}, "survive is ", options.run.survive, " for ", count_text(num_workers, "process"),
+                     "; expected 0 or more, and at least 2 processes, since a rank that is replaced takes the "
+                     "state of another.");
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
-    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ", options.num_machines,
-                     " machines, counted from 0.");
+    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ",
+                     count_text(options.num_machines, "machine"), ", counted from 0.");
   }
   const std::vector<int>& each = options.workers_of_machines;
   if (!each.empty() && (each.size() != static_cast<size_t>(options.num_machines) ||
                         each[static_cast<size_t>(options.machine_rank)] != num_workers)) {
-    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ", options.num_machines,
-                     " machines, and machine ", options.machine_rank, " starts ", num_workers, " workers.");
+    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ",
+                     count_text(options.num_machines, "machine"), ", and machine ", options.machine_rank, " starts ",
+                     count_text(num_workers, "worker"), ".");
   }
   if (options.num_machines > 1 && (options.run.master_port < 1 || options.run.master_port > 65535)) {
     throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
                      options.run.master_port, ", expected 1 to 65535.");
+  }
+  if (!(options.join_timeout_s > 0 && options.join_timeout_s <= 1e9)) {
+    throw UsageError({"launch"}, "join_timeout_s is ", options.join_timeout_s,
+                     " s; expected the time to wait for the other machines, above 0 and up to 1e9. Leave it out for "
+                     "600.");
   }
   if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
     throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/file.h"
 #include "hasten/core/json.h"
 #include "hasten/core/text.h"
@@ -15,8 +16,8 @@ namespace {
 // The words are shown in a terminal and travel to other machines.
 std::string shortened(const std::string& message) {
   if (message.size() <= kMaxMessageBytes) return message;
-  return text(message.substr(0, kMaxMessageBytes), "\n… (the first ", kMaxMessageBytes, " of ", message.size(),
-              " bytes)");
+  return text(message.substr(0, kMaxMessageBytes), "\n… (the first ", kMaxMessageBytes, " of ",
+              count_text(message.size(), "byte"), ")");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
@@ -36,7 +37,7 @@ Replacement decide_replacement(const WorkerDeath& death, const ReplacementFacts&
   };
   const int64_t same = std::count_if(facts.earlier.begin(), facts.earlier.end(), at_this_step);
   if (at_this_step(death) && same + 1 >= kMostAtOneStep) {
-    return {false, text("it has ended ", same + 1, " times at step ", death.step)};
+    return {false, text("it has ended ", count_text(same + 1, "time"), " at step ", death.step)};
   }
   return {true, ""};
 }

@@ -577,5 +577,10 @@ TEST(Group, AWorldOfOneNeedsNoBackend) {
   EXPECT_THROW(group.broadcast_(tensor, 1), UsageError);
 }
 
+TEST(GroupRanks, ATimeoutWithoutLengthIsRefused) {
+  EXPECT_THAT([] { Group::connect(Store::in_process(), 0, 1, {.timeout = std::chrono::milliseconds(0)}); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("timeout is 0 ms; expected the time that ranks wait")));
+}
+
 }  // namespace
 }  // namespace hasten::comm

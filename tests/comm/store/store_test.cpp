@@ -34,6 +34,12 @@ void expect_it_keeps_values(const Store& store) {
   EXPECT_EQ(store.scoped("inner").get("a"), std::nullopt);
 }
 
+TEST(Store, ATimeoutWithoutLengthIsRefused) {
+  EXPECT_THAT(
+      [] { Store::tcp({.host = "127.0.0.1", .server = true, .timeout = std::chrono::milliseconds(0)}); },
+      ::testing::ThrowsMessage<UsageError>(HasSubstr("the store's timeout is 0 ms; expected the time to wait")));
+}
+
 TEST(Store, InProcessKeepsValues) {
   expect_it_keeps_values(Store::in_process());
 }

@@ -144,6 +144,17 @@ TEST(Launch, OptionsOutOfRangeAreUsageErrors) {
   EXPECT_THROW(launch(1, nothing, {.local_ranks_filter = {1}}), UsageError);
 }
 
+TEST(Launch, ATimeoutWithoutLengthIsRefusedWithItsNameValueAndDefault) {
+  const auto refused = [](double seconds) {
+    return ::testing::ThrowsMessage<UsageError>(::testing::HasSubstr(
+        text("join_timeout_s is ", seconds,
+             " s; expected the time to wait for the other machines, above 0 and up to 1e9. Leave it out for 600.")));
+  };
+
+  EXPECT_THAT([] { launch(1, [] {}, {.join_timeout_s = 0}); }, refused(0));
+  EXPECT_THAT([] { launch(1, [] {}, {.join_timeout_s = -5}); }, refused(-5));
+}
+
 TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
   int printed[2];
   ASSERT_EQ(pipe(printed), 0);
