@@ -16,6 +16,7 @@ parallel::PipelineOptions pipeline_options(const parallel::ParallelOptions& opti
           .chunks = options.chunks,
           .microbatches = options.microbatches,
           .order = options.order,
+          .activation_mib = options.activation_mib,
           .chunk_dims = options.chunk_dims};
 }
 
@@ -108,6 +109,7 @@ void Pipelines::divide(torch::nn::Module& module) {
     options.chunks = chunks_of_layers(module, layers, layout_.pipeline().world_size());
   }
   if (layers_.is_set()) options.stages = uneven_stages(module, layout_.pipeline().world_size(), layers_);
+  options.order_groups = {layout_.model(), layout_.data()};
   pipelines_.insert_or_assign(&module, parallel::Pipeline(module, layout_.pipeline(), options));
 }
 

@@ -100,6 +100,17 @@ TEST(Pipelines, GoWithShardedStateAndParameters) {
 TEST(Pipelines, GoWithCutLayers) {
   expect_steps_of_one_process({.options = {.parallel = {.tp = 2, .pp = 2, .microbatches = 4}}, .world = 4});
 }
+TEST(Pipelines, ChooseAnOrderByMeasuredTimes) {
+  const auto order = plan::OrderKind::kAuto;
+  expect_steps_of_one_process({.options = {.parallel = {.pp = 2, .microbatches = 4, .order = order}}});
+  expect_steps_of_one_process(
+      {.options = {.parallel = {.tp = 2, .pp = 2, .microbatches = 4, .order = order}}, .world = 4});
+  expect_steps_of_one_process({.options = {.parallel = {.dp_replicate = 2, .pp = 2, .microbatches = 2, .order = order}},
+                               .world = 4,
+                               .data = 2});
+  expect_steps_of_one_process(
+      {.options = {.parallel = {.dp_shard = 2, .pp = 2, .microbatches = 2, .order = order}}, .world = 4, .data = 2});
+}
 TEST(Pipelines, AccumulateBatches) {
   expect_steps_of_one_process({.options = {.gradient_accumulation_steps = 2, .parallel = {.pp = 2}}, .batches = 2});
   expect_steps_of_one_process(

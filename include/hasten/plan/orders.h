@@ -45,7 +45,7 @@ enum class OrderKind {
   kInterleavedZeroBubble,  ///< ZB1P: backwards of weights fill the bubble; ZB-H1 for 1 stage a rank
   kZbvZeroBubble,          ///< 2 stages a rank, r and 2p - 1 - r
   kForwardOnly,            ///< inference: forwards stage after stage
-  kAuto,                   ///< the one of least simulated time (see best_order in simulate.h)
+  kAuto,                   ///< pipelines: the one of least simulated time, by measured costs (best_order in simulate.h)
 };
 
 /// Returns the name as options have it: "1f1b", "interleaved_zero_bubble" …

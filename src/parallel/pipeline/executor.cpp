@@ -59,15 +59,10 @@ Executor::~Executor() = default;
 std::vector<at::Tensor> Executor::run() {
   try {
     for (const plan::Action& action : input_.order->ranks[static_cast<size_t>(axis_.rank())]) {
-      switch (action.kind) {
-        case plan::ActionKind::kForward:
-          forward(action);
-          break;
-        case plan::ActionKind::kBackwardWeight:
-          weights_.run({action.stage, action.microbatch});
-          break;
-        default:
-          backward(action);
+      if (input_.times == nullptr) {
+        carry_out(action);
+      } else {
+        input_.times->measure(action, [&] { carry_out(action); });
       }
     }
     for (auto& one : microbatches_) {
@@ -88,6 +83,17 @@ std::vector<at::Tensor> Executor::run() {
                                                                    : at::Tensor());
   }
   return results;
+}
+
+void Executor::carry_out(const plan::Action& action) {
+  switch (action.kind) {
+    case plan::ActionKind::kForward:
+      return forward(action);
+    case plan::ActionKind::kBackwardWeight:
+      return weights_.run({action.stage, action.microbatch});
+    default:
+      backward(action);
+  }
 }
 
 void Executor::forward(const plan::Action& action) {

@@ -10,6 +10,7 @@
 #include "hasten/plan/orders.h"
 #include "parallel/pipeline/forward_pass.h"
 #include "parallel/pipeline/held_forward.h"
+#include "parallel/pipeline/order_choice.h"
 #include "parallel/pipeline/stage_axis.h"
 #include "parallel/pipeline/weight_queue.h"
 
@@ -23,6 +24,8 @@ struct StepInput {
   /// The record of each microbatch's shape.
   std::vector<Program*> programs = {};
   const plan::PipelineOrder* order = nullptr;
+  /// Where seconds of actions go; null: nothing is measured.
+  ActionTimes* times = nullptr;
 };
 
 class Executor {
@@ -37,6 +40,7 @@ class Executor {
  private:
   struct Microbatch;
 
+  void carry_out(const plan::Action& action);
   void forward(const plan::Action& action);
   void backward(const plan::Action& action);
   void send_gradients(Microbatch& one, int stage);

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "hasten/core/error.h"
@@ -47,7 +48,9 @@ at::Tensor Messages::receive(const std::vector<int64_t>& sizes, const at::Tensor
                              int tag) const {
   const Unseen unseen;
   const at::Tensor values = at::empty(sizes, options.device(at::kCPU));
+  const auto begin = std::chrono::steady_clock::now();
   group_.receive_(values, from, tag);
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return options.device().is_cpu() ? values : values.to(options.device());
 }
 

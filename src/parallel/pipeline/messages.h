@@ -14,7 +14,8 @@
 namespace hasten::parallel::pipeline {
 
 // Tags of messages that are no transfer of a replayed forward.
-inline constexpr int kRecordedTag = 1 << 29, kToldTag = 1 << 30, kHolderTag = kRecordedTag + 1, kTiedTag = 1 << 28;
+inline constexpr int kRecordedTag = 1 << 29, kToldTag = 1 << 30, kHolderTag = kRecordedTag + 1,
+                     kProbeTag = kRecordedTag + 2, kTiedTag = 1 << 28;
 
 class Messages {
  public:
@@ -28,6 +29,8 @@ class Messages {
   void send(const at::Tensor& tensor, int to, int tag);
   /// Returns a new tensor without a gradient.
   at::Tensor receive(const std::vector<int64_t>& sizes, const at::TensorOptions& options, int from, int tag) const;
+  /// The seconds that this rank has waited in receive() in all.
+  double waited_s() const noexcept { return waited_s_; }
   /// Waits for the messages that this rank has sent.
   void finish();
 
@@ -40,6 +43,7 @@ class Messages {
  private:
   comm::Group group_;
   std::vector<comm::Work<>> under_way_ = {};
+  mutable double waited_s_ = 0;
 };
 
 }  // namespace hasten::parallel::pipeline

@@ -12,11 +12,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/pipeline/stage_plan.h"
@@ -24,12 +27,14 @@
 #include "hasten/process/default_generators.h"
 #include "parallel/parameters/parameter_sync.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/order_choice.h"
 #include "parallel/pipeline/tied.h"
 #include "parallel/tensor/exchange.h"
 
 namespace hasten::parallel {
 namespace {
 
+using pipeline::best_in_place;
 using pipeline::Program;
 using pipeline::StageAxis;
 
@@ -122,6 +127,8 @@ struct Pipeline::Impl {
   /// By numbers of microbatches.
   std::map<int, plan::PipelineOrder> orders = {};
   std::map<std::string, Program> programs = {};
+  /// kAuto: what was measured.
+  std::vector<plan::StageCost> costs = {};
 
   Origin origin() const { return {"pipeline", group.rank(), group.world_size()}; }
   plan::OrderSizes sizes(int microbatches) const { return {group.world_size(), options.chunks, microbatches}; }
@@ -129,7 +136,12 @@ struct Pipeline::Impl {
   int microbatches() const { return options.microbatches > 0 ? options.microbatches : group.world_size(); }
 
   void read_order();
+  bool has_to_measure() const {
+    return axis && options.order == plan::OrderKind::kAuto && options.order_csv.empty() && costs.empty();
+  }
+  void choose_order(pipeline::ActionTimes& times, const Program& program, int microbatches);
   const plan::PipelineOrder& order(int microbatches);
+  double capacity() const;
   std::vector<int> rank_of_stage();
   void divide();
   Program& program(const std::string& key, const std::function<at::Tensor()>& forward);
@@ -141,6 +153,9 @@ void Pipeline::Impl::read_order() {
   if (options.chunks < 1 || options.microbatches < 0) {
     throw UsageError(origin(), "chunks = ", options.chunks, ", microbatches = ", options.microbatches,
                      "; expected at least 1 and 0.");
+  }
+  if (options.activation_mib < 0) {
+    throw UsageError(origin(), "activation_mib = ", options.activation_mib, "; expected 0, no limit, or more.");
   }
   if (options.order_csv.empty()) {
     order(microbatches());
@@ -164,7 +179,28 @@ const plan::PipelineOrder& Pipeline::Impl::order(int microbatches) {
     throw UsageError(origin(), "a batch of ", microbatches, " samples for the ", options.microbatches,
                      " microbatches of order_csv. Leave short batches out (drop_last).");
   }
-  return orders.emplace(microbatches, plan::make_order(options.order, sizes(microbatches))).first->second;
+  auto kind = options.order;
+  if (kind == plan::OrderKind::kAuto) {
+    kind = costs.empty() ? plan::OrderKind::kDefault : best_in_place(sizes(microbatches), costs, capacity()).kind;
+  }
+  return orders.emplace(microbatches, plan::make_order(kind, sizes(microbatches))).first->second;
+}
+
+double Pipeline::Impl::capacity() const {
+  return options.activation_mib > 0 ? options.activation_mib * 1048576.0 : std::numeric_limits<double>::infinity();
+}
+
+void Pipeline::Impl::choose_order(pipeline::ActionTimes& times, const Program& program, int microbatches) {
+  costs = times.agree(program, options.order_groups);
+  orders.clear();
+  order(microbatches);
+  const auto is_first = [](const comm::Group& one) { return one.rank() == 0; };
+  if (!is_first(group) || !is_first(axis->cut_group()) ||
+      !std::all_of(options.order_groups.begin(), options.order_groups.end(), is_first)) {
+    return;
+  }
+  Logger("pipeline", {group.rank(), group.world_size()})
+      .info(pipeline::describe(pipeline::orders_in_place(sizes(microbatches), costs, capacity()), costs));
 }
 
 std::vector<int> Pipeline::Impl::rank_of_stage() {
@@ -318,6 +354,13 @@ at::Tensor Pipeline::train(const Calls& calls, const std::vector<std::string>& k
   }
   auto& axis = *impl_->axis;
   pipeline::StepInput input{.forwards = calls, .order = &impl_->order(static_cast<int>(calls.size()))};
+  std::optional<pipeline::ActionTimes> times;
+  plan::PipelineOrder measured;
+  if (impl_->has_to_measure()) {
+    measured = pipeline::with_split_backwards(*input.order);
+    input.order = &measured;
+    input.times = &times.emplace(axis);
+  }
   for (const double weight : weights) input.weights.push_back(weight * scale);
   for (size_t i = 0; i < calls.size(); ++i) input.programs.push_back(&impl_->program(keys[i], calls[i]));
   pipeline::TiedGradients tied(axis);
@@ -328,6 +371,7 @@ at::Tensor Pipeline::train(const Calls& calls, const std::vector<std::string>& k
   }
   tied.sum();
   axis.note_step();
+  if (times) impl_->choose_order(*times, *input.programs[0], static_cast<int>(calls.size()));
   const at::NoGradGuard no_grad;
   double sum = 0;
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -409,6 +453,10 @@ const comm::Group& Pipeline::group() const noexcept {
 
 const plan::PipelineOrder& Pipeline::order(int microbatches) const {
   return impl_->order(microbatches);
+}
+
+const std::vector<plan::StageCost>& Pipeline::costs() const noexcept {
+  return impl_->costs;
 }
 
 at::Tensor value_everywhere(const at::Tensor& value) {

@@ -22,6 +22,11 @@ StageAxis::StageAxis(const comm::Group& group, std::vector<int> rank_of_stage, c
 
 StageAxis::~StageAxis() = default;
 
+const comm::Group& StageAxis::cut_group() const noexcept {
+  static const comm::Group kAlone;
+  return cut_ ? cut_->group() : kAlone;
+}
+
 int StageAxis::stage_of_rank_from(int rank, int stage) const {
   for (int own = std::max(stage, 0); own < num_stages(); ++own) {
     if (rank_of(own) == rank) return own;

@@ -69,6 +69,8 @@ class StageAxis : public interception::Interceptor,
 
   Messages& messages() noexcept { return messages_; }
   const comm::Group& group() const noexcept override { return messages_.group(); }
+  /// Returns the ranks that hold parts of this rank's stages; a group of one without a cut.
+  const comm::Group& cut_group() const noexcept;
   int rank() const noexcept { return messages_.rank(); }
   int num_stages() const noexcept { return static_cast<int>(rank_of_stage_.size()); }
   int rank_of(int stage) const { return rank_of_stage_.at(static_cast<size_t>(stage)); }

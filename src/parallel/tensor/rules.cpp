@@ -49,6 +49,16 @@ uint64_t& running_axes() {
   return axes;
 }
 
+at::Tensor strange_indices(const at::Tensor& index, int64_t size, const at::Tensor& counted, const char* words) {
+  at::Tensor strange = index.lt(0).logical_or(index.ge(size));
+  if (counted.defined()) strange = strange.logical_and(counted);
+  if (index.is_cpu() && GlobalTensor::of(index) == nullptr) {
+    const interception::PassScope pass;
+    TORCH_CHECK_INDEX(!strange.any().item<bool>(), words);
+  }
+  return strange;
+}
+
 void apply_rule(CutAxis& axis, const c10::OperatorHandle& op, interception::Stack& stack) {
   RuleCall call(axis, op, stack);
   bool any_cut = false;

@@ -23,6 +23,11 @@ void apply_rule(CutAxis& axis, const c10::OperatorHandle& op, interception::Stac
 /// are left alone.
 uint64_t& running_axes();
 
+/// Returns true where an index of a cut dimension is none of 0 … size - 1. No rank has such an element, so that a sum
+/// of all ranks' would be zeros without a word. On the CPU it is refused as libtorch refuses it; callers on devices
+/// give no numbers. `counted`: where an index counts; undefined: everywhere. Throws: c10::IndexError with `words`.
+at::Tensor strange_indices(const at::Tensor& index, int64_t size, const at::Tensor& counted, const char* words);
+
 /// One operator on its way through a rule.
 class RuleCall {
  public:

@@ -2,6 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <optional>
@@ -25,12 +26,29 @@ at::Tensor mask_part(RuleCall& call, const Argument& queries) {
   return call.part(mask, {dim, queries.cut.blocks});
 }
 
+// A rank without queries. Gradients of all arguments are zeros, and take part in exchanges as the others' do:
+// libtorch's own attention leaves those of an empty one out.
+at::Tensor attend_nothing(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                          const at::Tensor& mask) {
+  auto sizes = queries.sizes().vec();
+  sizes.back() = values.size(-1);
+  at::Tensor sum = queries.sum() + keys.sum() + values.sum();
+  if (mask.defined() && mask.is_floating_point()) sum = sum + mask.sum().to(sum.scalar_type());
+  return at::zeros(sizes, queries.options()).add(sum);
+}
+
+bool has_queries(const at::Tensor& queries) {
+  const auto rows = queries.sizes().slice(0, static_cast<size_t>(queries.dim() - 1));
+  return std::find(rows.begin(), rows.end(), 0) == rows.end();
+}
+
 // With the call's dropout, scale and groups of heads; the call stays as it is.
 at::Tensor attend(const RuleCall& call, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                   const at::Tensor& mask, bool is_causal) {
   const double dropout = call[kDropout].toDouble();
   std::optional<CutAxis::OwnRandom> own;
   if (dropout > 0) own.emplace(call.axis, queries.device());
+  if (!has_queries(queries)) return attend_nothing(queries, keys, values, mask);
   return at::scaled_dot_product_attention(
       queries, keys, values, mask.defined() ? std::optional(mask) : std::nullopt, dropout, is_causal,
       call[kScale].isNone() ? std::nullopt : std::optional(call[kScale].toDouble()), call[kGroups].toBool());
@@ -86,7 +104,7 @@ void gather_keys(RuleCall& call, const Argument& queries) {
   std::vector<at::Tensor> parts;
   int64_t begin = 0;
   for (const CutInterval& own : own_positions(call, queries)) {
-    if (own.size() == 0) continue;
+    if (own.size() == 0 && queries.local.size(dim) > 0) continue;
     parts.push_back(attend_before(call, queries.local.narrow(dim, begin, own.size()), k, v, own));
     begin += own.size();
   }
@@ -129,7 +147,8 @@ void attention_rule(RuleCall& call) {
   const Argument queries = call.argument(0);
   if (!queries.is_cut() || queries.cut.dim == queries.dim() - 1) return call.call_on_whole();
   if (queries.cut.dim < queries.dim() - 2) return on_heads(call, queries);
-  const bool by_heads = call.axis.options().attention == SequenceAttention::kHeads && queries.cut.blocks == 1;
+  const bool by_heads =
+      call.axis.options().attention == SequenceAttention::kHeads && queries.cut.blocks == 1 && queries.dim() > 2;
   return by_heads ? move_to_heads(call, queries) : gather_keys(call, queries);
 }
 

@@ -1,6 +1,7 @@
 // The rule of cross entropy: over classes that are cut, or over cut samples. See rules.h.
 #include <ATen/ops/cross_entropy_loss.h>
 
+#include <cmath>
 #include <utility>
 
 #include "parallel/tensor/rules.h"
@@ -38,7 +39,9 @@ void give_over_classes(RuleCall& call, const Argument& x, int64_t dim) {
   const at::Tensor target = call.whole(call.argument(kTarget));
   const int64_t reduction = call.integer(kReduction);
   const at::Tensor counted = target.ne(call.integer(kIgnored));
-  const at::Tensor losses = losses_of_classes(call, x, target, dim).masked_fill(counted.logical_not(), 0.0);
+  const at::Tensor strange = strange_indices(target, x.cut_size(), counted, "Target is out of bounds.");
+  const at::Tensor losses =
+      losses_of_classes(call, x, target, dim).masked_fill(counted.logical_not(), 0.0).masked_fill(strange, NAN);
   if (reduction == at::Reduction::None) return call.give(losses);
   const at::Tensor sum = losses.sum();
   call.give(reduction == at::Reduction::Sum ? sum : sum / counted.sum());

@@ -1,5 +1,6 @@
 // Rules of pointwise operators, copies and random masks. See rules.h.
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -9,12 +10,24 @@
 namespace hasten::parallel::tensor {
 namespace {
 
-// The cut of the result: that of the first cut argument, counted over the dimensions of the largest.
+// The cut of the result: that of the first cut argument whose dimension the others do not spread, counted over the
+// dimensions of the largest.
 struct Wanted {
   int64_t dims = 0;
   Cut cut = {};
   int64_t size = 0;
 };
+
+// The size of a dimension of the result.
+int64_t spread_size(RuleCall& call, const Wanted& of, int64_t dim) {
+  int64_t size = 1;
+  call.replace([&](const at::Tensor& tensor) {
+    const int64_t own = dim - (of.dims - tensor.dim());
+    if (own >= 0 && call.axis.look(tensor).size(own) != 1) size = call.axis.look(tensor).size(own);
+    return tensor;
+  });
+  return size;
+}
 
 Wanted wanted_layout(RuleCall& call) {
   Wanted found;
@@ -24,10 +37,11 @@ Wanted wanted_layout(RuleCall& call) {
   });
   call.replace([&](const at::Tensor& tensor) {
     const Argument x = call.axis.look(tensor);
-    if (x.is_cut() && !found.cut.is_cut()) {
-      found.cut = {x.cut.dim + found.dims - x.dim(), x.cut.blocks};
-      found.size = x.cut_size();
-    }
+    if (!x.is_cut() || found.cut.is_cut()) return tensor;
+    const int64_t dim = x.cut.dim + found.dims - x.dim();
+    if (spread_size(call, found, dim) != x.cut_size()) return tensor;
+    found.cut = {dim, x.cut.blocks};
+    found.size = x.cut_size();
     return tensor;
   });
   return found;
@@ -89,11 +103,19 @@ void equal_rule(RuleCall& call) {
 }  // namespace
 
 void pointwise_rule(RuleCall& call) {
+  const auto& results = call.op.schema().returns();
+  if (results.size() != 1 || !results[0].type()->isSubtypeOf(*at::TensorType::get())) return call.call_on_whole();
   const Wanted to = wanted_layout(call);
   const bool writes = call.op.schema().is_mutable();
   const at::Tensor self = call.has_tensor(0) ? call[0].toTensor() : at::Tensor();
   if (writes && !call.axis.look(self).is_cut()) {
     // A whole tensor takes in a cut one.
+    call.replace([&](const at::Tensor& tensor) { return call.whole(call.axis.look(tensor)); });
+    call.call();
+    return;
+  }
+  // Values of one element in their cut dimension, which the others spread: no rank's part is that of the result.
+  if (!to.cut.is_cut()) {
     call.replace([&](const at::Tensor& tensor) { return call.whole(call.axis.look(tensor)); });
     call.call();
     return;

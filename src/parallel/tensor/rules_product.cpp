@@ -6,6 +6,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -35,7 +36,7 @@ at::Tensor leave_sum(RuleCall& call, const at::Tensor& part, const Argument& bia
     if (const auto dim = sequence_dim(part.sizes().vec(), ranks)) {
       const int64_t size = part.size(*dim);
       at::Tensor own = exchange(call.axis, part, {ExchangeKind::kReduceScatter, {*dim, 1}, size});
-      if (bias.local.defined()) own = own.add(call.entered(bias).to(own.scalar_type()));
+      if (bias.local.defined()) own = own.add(call.whole_for_parts(bias).to(own.scalar_type()));
       return call.wrap(own, {*dim, 1}, size);
     }
   }
@@ -117,6 +118,11 @@ void batch_rule(RuleCall& call, const Argument& x, const Argument& y) {
   const Cut first = a.is_cut() ? a : b;
   const int64_t size = a.is_cut() ? x.size(x.cut.dim) : y.size(y.cut.dim);
   if (first.dim < dims - 2) {
+    const auto spreads = [&](const Argument& of) {
+      const int64_t dim = first.dim - (dims - of.dim());
+      return dim >= 0 && of.size(dim) > size;
+    };
+    if (spreads(x) || spreads(y)) return call.call_on_whole();
     const auto own = [&](const Argument& of) {
       const int64_t dim = first.dim - (dims - of.dim());
       return dim >= 0 && of.size(dim) == size ? call.part(of, {dim, first.blocks}) : call.whole_for_parts(of);
@@ -154,6 +160,7 @@ void matmul_rule(RuleCall& call) {
 at::Tensor own_rows(RuleCall& call, const Argument& table, const at::Tensor& ids, int64_t padding) {
   const auto own = call.axis.part_of(table.sizes[0]);
   const at::Tensor others = ids.lt(own.begin).logical_or(ids.ge(own.end));
+  const at::Tensor strange = strange_indices(ids, table.sizes[0], {}, "index out of range in self");
   const bool has_padding = padding >= own.begin && padding < own.end;
   if (own.size() == 0) {
     auto sizes = ids.sizes().vec();
@@ -162,7 +169,8 @@ at::Tensor own_rows(RuleCall& call, const Argument& table, const at::Tensor& ids
     return at::zeros(sizes, table.local.options()).add(table.local.sum());
   }
   return at::embedding(table.local, (ids - own.begin).masked_fill(others, 0), has_padding ? padding - own.begin : -1)
-      .masked_fill(others.unsqueeze(-1), 0);
+      .masked_fill(others.unsqueeze(-1), 0)
+      .masked_fill(strange.unsqueeze(-1), NAN);
 }
 
 void embedding_rule(RuleCall& call) {

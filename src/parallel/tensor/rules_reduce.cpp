@@ -95,11 +95,18 @@ bool any_empty(const RuleCall& call, const Argument& x) {
   return part_size(x.cut_size(), x.cut.blocks, ranks, ranks - 1) == 0;
 }
 
+// In the type that the result has: softmax(scores, -1, torch::kFloat).
+Argument in_type_of_result(RuleCall& call) {
+  Argument x = call.argument(0);
+  if (call.size() > 2 && call[2].isInt()) x.local = x.local.to(static_cast<at::ScalarType>(call[2].toInt()));
+  return x;
+}
+
 void softmax_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!over_cut_dim(call, x)) return along_rule(call);
   if (any_empty(call, x) || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
-  const auto e = exponentials(call, x, x.cut.dim);
+  const auto e = exponentials(call, in_type_of_result(call), x.cut.dim);
   call.give(call.wrap(at::exp(e.shifted) / total_for_parts(call, e.total), x.cut, x.cut_size()));
 }
 
@@ -107,7 +114,7 @@ void log_softmax_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!over_cut_dim(call, x)) return along_rule(call);
   if (any_empty(call, x) || GlobalTensor::of(x.local) != nullptr) return call.call_on_whole();
-  const auto e = exponentials(call, x, x.cut.dim);
+  const auto e = exponentials(call, in_type_of_result(call), x.cut.dim);
   call.give(call.wrap(e.shifted - total_for_parts(call, e.total).log(), x.cut, x.cut_size()));
 }
 
@@ -118,7 +125,7 @@ void layer_norm_rule(RuleCall& call) {
   if (!x.is_cut() || x.cut.dim >= x.dim() - normalized) return call.call_on_whole();
   call[0] = x.local;
   for (size_t i = 2; i < call.size(); ++i) {
-    if (call.has_tensor(i)) call[i] = call.entered(call.argument(i));
+    if (call.has_tensor(i)) call[i] = call.whole_for_parts(call.argument(i));
   }
   call.give(call.wrap(call.call(), x.cut, x.cut_size()));
 }

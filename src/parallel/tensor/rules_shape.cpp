@@ -193,10 +193,13 @@ void slice_rule(RuleCall& call) {
 }
 
 void narrow_rule(RuleCall& call) {
-  const at::Tensor x = call[0].toTensor();
+  const Argument x = call.argument(0);
   if (!call[2].isInt()) return call.call_on_whole();
-  const int64_t begin = call.integer(2);
-  call.give(x.slice(call.integer(1), begin, begin + call.integer(3)));
+  const int64_t dim = call.dim(1, x.dim()), size = x.size(dim), length = call.integer(3);
+  const int64_t begin = call.integer(2) < 0 ? call.integer(2) + size : call.integer(2);
+  // What does not fit gets libtorch's words; a slice would be shorter.
+  if (begin < 0 || length < 0 || begin + length > size) return call.call_on_whole();
+  call.give(x.tensor.slice(dim, begin, begin + length));
 }
 
 void cat_rule(RuleCall& call) {

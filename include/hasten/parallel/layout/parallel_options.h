@@ -32,6 +32,8 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   /// With tp, cp or sp: operators without a rule are refused.
   bool strict = false;
+  /// With pp and the order kAuto: MiB of activations that a rank may keep; 0: no limit.
+  int activation_mib = 0;
   /// With tp: names of modules and how they are cut (parallel/tensor/tensor_plan.h). Empty: by the model's classes.
   std::vector<std::pair<std::string, std::string>> tensor_plan = {};
   /// With pp, as in PipelineOptions (parallel/pipeline/pipeline.h): the first module of each stage but the first.

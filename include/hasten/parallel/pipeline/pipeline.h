@@ -24,6 +24,7 @@
 #include "hasten/comm/nested/nested.h"
 #include "hasten/parallel/parameters/forward_scope.h"
 #include "hasten/plan/orders.h"
+#include "hasten/plan/simulate.h"
 
 namespace hasten::parallel {
 
@@ -36,7 +37,14 @@ struct PipelineOptions {
   /// Parts of a batch, which follow each other through the stages. 0: as many as ranks. A batch of fewer samples has
   /// one for each sample.
   int microbatches = 0;
+  /// kAuto: the first forward_backward runs kDefault and measures it. From then on it is the order of least simulated
+  /// time, the same on all ranks, which is logged once. kZbvZeroBubble is left out: its stages lie on other ranks.
   plan::OrderKind order = plan::OrderKind::kDefault;
+  /// With kAuto: MiB of activations that a rank may keep; 0: no limit. The results of all operators of a stage count.
+  int activation_mib = 0;
+  /// With kAuto: groups in which the ranks of several pipelines exchange anything, such as those of data parallelism.
+  /// The costs of rank 0 of each are passed on, group after group. Ranks of a cut (TensorParallel) need no entry.
+  std::vector<comm::Group> order_groups = {};
   /// An order of the program's own, instead of `order` and `microbatches`: torch's text, which parse_order_csv reads.
   std::string order_csv = {};
   /// The dimension along which each tensor of a batch is split, in the order of comm::map_tensors; -1: every microbatch
@@ -94,6 +102,8 @@ class Pipeline {
   const std::map<std::string, int>& stages() const noexcept;
   const comm::Group& group() const noexcept;
   const plan::PipelineOrder& order(int microbatches) const;
+  /// Returns the measured cost of each stage, equal on all ranks; empty but with kAuto behind a first forward_backward.
+  const std::vector<plan::StageCost>& costs() const noexcept;
 
  private:
   struct Impl;
