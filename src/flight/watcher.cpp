@@ -353,13 +353,19 @@ struct Watcher::Impl {
     for (const PageView& view : pages) {
       if (view.page().head.rank != recorder->identity().rank) others.push_back(&view);
     }
+    std::vector<FactsBefore> before(pages.size());
+    for (size_t i = 0; i < pages.size(); ++i) (void)collect_facts_of(pages[i].pid(), before[i]);
     ask_all(others, kAnswerS);
     page.head.ask.fetch_add(1);
     answer();
     Snapshot snapshot = take_snapshot();
     for (size_t i = 0; i < pages.size(); ++i) {
       RankState& rank = snapshot.ranks[i];
-      if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced || !pages[i].has_answered()) continue;
+      if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced) continue;
+      if (!pages[i].has_answered()) {  // its watch thread may get as little time as the others
+        rank.facts = collect_facts_of(rank.pid, before[i]);
+        continue;
+      }
       rank.facts = pages[i].facts();
       for (const StackState& stack : pages[i].stacks()) {
         if (stack.thread != rank.pid) continue;
