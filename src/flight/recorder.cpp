@@ -381,6 +381,16 @@ void Recorder::clear_bad(BadValue kind) noexcept {
   if (now.bad_step.load() < 0) now.bad_step.store(0);
 }
 
+void Recorder::set_words_of_ended(std::function<std::string()> words) {
+  const std::lock_guard lock(words_mutex_);
+  words_of_ended_ = std::move(words);
+}
+
+std::string Recorder::words_of_ended() const {
+  const std::lock_guard lock(words_mutex_);
+  return words_of_ended_ ? words_of_ended_() : "";
+}
+
 void Recorder::set_value_checks(const ValueChecks& checks) noexcept {
   gradients_every_.store(checks.gradients_every, kRelaxed);
   stops_.store(checks.stop, kRelaxed);

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -129,6 +130,11 @@ class Recorder {
   /// Values of this kind are finite again.
   void clear_bad(BadValue kind) noexcept;
 
+  /// Set by the watch, and taken back at its end: words on the ranks of this host that have ended.
+  void set_words_of_ended(std::function<std::string()> words);
+  /// Returns them, for the error of a call that was cut: "rank 2 has ended in order". "" if none is known to have ended.
+  std::string words_of_ended() const;
+
   /// Set by the Accelerator for this process's other parts.
   void set_value_checks(const ValueChecks& checks) noexcept;
   bool stops_on_bad_values() const noexcept { return stops_.load(kRelaxed); }
@@ -172,6 +178,8 @@ class Recorder {
   std::atomic<int64_t> gradients_every_{0};
   std::atomic<bool> stops_{false};
   std::atomic<uint32_t> seen_wish_{0};
+  mutable std::mutex words_mutex_;
+  std::function<std::string()> words_of_ended_;
 };
 
 /// A call that was posted. Ends it when it goes away, unless its ticket was taken.

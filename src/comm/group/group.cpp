@@ -314,6 +314,9 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
                 "timeout (",
                 backend_words, ").");
   }
+  if (const std::string ended = recorder_ ? recorder_->words_of_ended() : ""; !ended.empty()) {
+    return text(what, " was not completed because ", ended, " (", backend_words, ").");
+  }
   return text(what,
               " was not completed because a peer closed its connection without a word: it ended or was killed. "
               "Look at the launcher's report and the output of the other ranks (",
