@@ -1,7 +1,8 @@
 // Recorder: writes a rank's page, and Call and PhaseScope, which record a call and a phase.
 //
 // No lock and no system call but a rare one for a new text. So recording goes on in every thread, and costs less than
-// 0.1 us a call. A null recorder records nothing, which is what ranks as threads of one process have by default.
+// 0.1 us a call. The end of a call on a device takes a lock. A null recorder records nothing, which is what ranks as
+// threads of one process have by default.
 #pragma once
 
 #include <array>
@@ -112,6 +113,9 @@ class Recorder {
   /// The caller waits for the call's end.
   void wait(Ticket ticket) noexcept;
   void end(Ticket ticket) noexcept;
+  /// Ends a call that a device has done, in which no thread of the host has waited. `took_ns` is its time there; 0 if
+  /// that is unknown. Of a step's calls the longest counts as a wait.
+  void end_on_device(Ticket ticket, int64_t took_ns) noexcept;
 
   /// Sets the phase and returns the one before, by numbers of phase_number. 0: none.
   uint32_t enter_phase(uint32_t phase) noexcept;
@@ -180,6 +184,9 @@ class Recorder {
   std::atomic<uint32_t> seen_wish_{0};
   mutable std::mutex words_mutex_;
   std::function<std::string()> words_of_ended_;
+  std::mutex device_mutex_;
+  int32_t device_step_ = -1;  // the newest step of which a device has done a call
+  int64_t device_longest_ns_ = 0;
 };
 
 /// A call that was posted. Ends it when it goes away, unless its ticket was taken.
