@@ -360,8 +360,10 @@ double hang_after_s(const Snapshot& snapshot, const HangLimits& limits) {
 }
 
 std::string Diagnosis::key() const {
-  return text(static_cast<int>(cause), ' ', join(culprits, ","), ' ', group.key, ' ', call.number, ' ',
-              static_cast<int>(call.kind), ' ', call.peer);
+  // Only the ranks' facts have the connections that stand still, so they are known once the ranks were asked.
+  const std::string ranks = cause == Cause::kTransport ? "" : join(culprits, ",");
+  return text(static_cast<int>(cause), ' ', ranks, ' ', group.key, ' ', call.number, ' ', static_cast<int>(call.kind),
+              ' ', call.peer);
 }
 
 std::optional<Diagnosis> diagnose(const Snapshot& snapshot, const HangLimits& limits) {

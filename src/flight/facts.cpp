@@ -16,6 +16,7 @@
 #include <optional>
 #include <sstream>
 
+#include "flight/cgroup.h"
 #include "flight/proc.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/recorder.h"
@@ -156,7 +157,7 @@ struct Totals {
   int64_t cpu_ns = 0, delayed_ns = 0;
 };
 
-// "/proc/self/task/N/schedstat": time on a core, time in which a core was wanted.
+// "/proc/PID/task/N/schedstat": time on a core, time in which a core was wanted.
 Totals totals_of(const std::string& folder) {
   std::istringstream numbers(read_text(folder + "/schedstat"));
   Totals totals;
@@ -164,13 +165,23 @@ Totals totals_of(const std::string& folder) {
   return totals;
 }
 
-int64_t throttled_periods() {
-  std::string group;
-  for (const std::string_view line : lines_of(read_text("/proc/self/cgroup"))) {
-    if (line.starts_with("0::")) group = line.substr(3);
+// Sets the rates since the look before.
+void set_rates(Facts& facts, const std::string& folder, const Totals& all, FactsBefore& before) {
+  const CgroupTotals cgroup = read_cgroup(read_text(folder + "/cgroup"));
+  const int64_t stall_us_now =
+      cgroup.memory_stall_us >= 0 ? cgroup.memory_stall_us : stall_us(read_text("/proc/pressure/memory"));
+  const FactsBefore now{now_ns(), all.cpu_ns, all.delayed_ns, cgroup.throttled_periods, stall_us_now};
+  facts.is_at_memory_limit = cgroup.is_at_memory_limit;
+  if (before.time_ns != 0 && now.time_ns > before.time_ns) {
+    const auto time = static_cast<double>(now.time_ns - before.time_ns);
+    facts.cpu_share = static_cast<double>(now.cpu_ns - before.cpu_ns) / time;
+    facts.delayed_share = static_cast<double>(now.delayed_ns - before.delayed_ns) / time;
+    facts.throttled_periods = now.throttled - before.throttled;
+    if (now.memory_stall_us >= 0 && before.memory_stall_us >= 0) {
+      facts.memory_share = 1e3 * static_cast<double>(now.memory_stall_us - before.memory_stall_us) / time;
+    }
   }
-  const std::string own = read_text("/sys/fs/cgroup" + group + "/cpu.stat");
-  return std::max<int64_t>(0, number_after(own.empty() ? read_text("/sys/fs/cgroup/cpu.stat") : own, "nr_throttled"));
+  before = now;
 }
 
 std::optional<TcpFacts> connection_facts(int descriptor) {
@@ -223,20 +234,27 @@ Facts collect_facts(FactsBefore& before) {
   for (const int descriptor : numbers_in("/proc/self/fd")) {
     if (auto connection = connection_facts(descriptor)) facts.connections.push_back(*connection);
   }
-  const FactsBefore now{now_ns(), all.cpu_ns, all.delayed_ns, throttled_periods()};
-  if (before.time_ns != 0 && now.time_ns > before.time_ns) {
-    const auto time = static_cast<double>(now.time_ns - before.time_ns);
-    facts.cpu_share = static_cast<double>(now.cpu_ns - before.cpu_ns) / time;
-    facts.delayed_share = static_cast<double>(now.delayed_ns - before.delayed_ns) / time;
-    facts.throttled_periods = now.throttled - before.throttled;
-  }
-  before = now;
+  set_rates(facts, "/proc/self", all, before);
   return facts;
+}
+
+std::optional<Facts> collect_facts_of(pid_t pid, FactsBefore& before) {
+  const std::string folder = text("/proc/", pid);
+  const ProcessStat main = read_stat(text(folder, "/task/", pid));
+  Totals all;
+  for (const int thread : numbers_in(folder + "/task")) {
+    const Totals own = totals_of(text(folder, "/task/", thread));
+    all = {all.cpu_ns + own.cpu_ns, all.delayed_ns + own.delayed_ns};
+  }
+  Facts facts{.pid = pid, .threads = {{pid, main.name, main.state, ""}}};
+  set_rates(facts, folder, all, before);
+  return main.state == 'R' || main.state == 'D' ? std::optional(facts) : std::nullopt;
 }
 
 std::string write_facts(const Facts& facts) {
   std::string all =
       text("pid ", facts.pid, "\ncpu ", facts.cpu_share, ' ', facts.delayed_share, ' ', facts.throttled_periods, '\n');
+  all += text("memory ", facts.memory_share, ' ', facts.is_at_memory_limit ? 1 : 0, '\n');
   for (const TcpFacts& one : facts.connections) {
     all += text("tcp ", one.unacknowledged_bytes, ' ', one.retransmits, ' ', one.silent_s, ' ', one.peer, '\n');
   }
@@ -260,6 +278,7 @@ Facts read_facts(std::string_view from) {
     words >> kind;
     if (kind == "pid") words >> facts.pid;
     if (kind == "cpu") words >> facts.cpu_share >> facts.delayed_share >> facts.throttled_periods;
+    if (kind == "memory") words >> facts.memory_share >> facts.is_at_memory_limit;
     if (kind == "tcp") {
       TcpFacts one;
       words >> one.unacknowledged_bytes >> one.retransmits >> one.silent_s >> one.peer;

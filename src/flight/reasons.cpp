@@ -9,6 +9,7 @@ namespace hasten::flight {
 namespace {
 
 constexpr double kStarved = 0.2, kBusy = 0.5;  // of a core
+constexpr double kMostOfTheTime = 0.5;
 
 std::string sizes_text(const CallState& call) {
   if (call.rule == SizesRule::kNone || (call.dims == 0 && call.label.find(" of ") == std::string::npos)) return "";
@@ -50,6 +51,11 @@ std::string why_by_facts(const RankState& rank) {
   const ThreadFacts* const main = facts.main_thread();
   if (main == nullptr) return "";
   if (main->waits_for_device()) return main->doing;
+  const bool is_held = main->state == 'D' || (main->state == 'R' && facts.cpu_share < kBusy);
+  if (is_held && main->doing.empty() && facts.memory_share >= kMostOfTheTime) {
+    return facts.is_at_memory_limit ? "is throttled by its cgroup: its memory is at the limit (memory.high)"
+                                    : "waits for memory: the machine swaps, or reads pages again that it has dropped";
+  }
   const bool starved = main->state == 'R' && facts.cpu_share >= 0 && facts.cpu_share < kStarved;
   if (starved && facts.throttled_periods > 0) {
     return text("is throttled by its cgroup: it gets ", percent(facts.cpu_share), " of a core");

@@ -270,6 +270,7 @@ Ticket Recorder::post(const CallFacts& facts) noexcept {
   record.root.store(facts.root, kRelaxed);
   record.peer.store(facts.peer, kRelaxed);
   record.tag.store(facts.tag, kRelaxed);
+  record.step.store(static_cast<int32_t>(page_->now.step.load(kRelaxed)), kRelaxed);
   const size_t num_sizes = std::min<size_t>(facts.sizes.size(), kNumSizes);
   for (size_t i = 0; i < num_sizes; ++i) record.sizes[i].store(facts.sizes[i], kRelaxed);
   record.sequence.store(sequence, std::memory_order_release);
@@ -301,6 +302,27 @@ void Recorder::end(Ticket ticket) noexcept {
   const int64_t waited = record->waited_ns.load(kRelaxed);
   if (waited > 0) page_->now.waited_ns.fetch_add(now - waited, kRelaxed);
   record->ended_ns.store(now, kRelaxed);
+}
+
+// Calls of one stream follow each other. If a rank is late by one time in each of them, their sum on another rank would
+// hold that time again and again. So the longest of a step counts.
+void Recorder::end_on_device(Ticket ticket, int64_t took_ns) noexcept {
+  PageRecord* const record = record_of(ticket);
+  if (record != nullptr && took_ns > 0) {
+    const std::lock_guard lock(device_mutex_);
+    const int32_t step = record->step.load(kRelaxed);
+    if (step > device_step_) {
+      device_step_ = step;
+      device_longest_ns_ = 0;
+    }
+    const int64_t more = took_ns - device_longest_ns_;
+    if (more > 0) {
+      page_->now.waited_ns.fetch_add(more, kRelaxed);
+      device_longest_ns_ = took_ns;
+    }
+  }
+  go_on(ticket);
+  end(ticket);
 }
 
 uint32_t Recorder::phase_number(const char* name) noexcept {
@@ -379,6 +401,16 @@ void Recorder::clear_bad(BadValue kind) noexcept {
   // What no report has stays until one has; see page_notes.h.
   if (now.bad_step.load() > 0) now.bad_epoch.store(-1 - now.bad_epoch.load());
   if (now.bad_step.load() < 0) now.bad_step.store(0);
+}
+
+void Recorder::set_words_of_ended(std::function<std::string()> words) {
+  const std::lock_guard lock(words_mutex_);
+  words_of_ended_ = std::move(words);
+}
+
+std::string Recorder::words_of_ended() const {
+  const std::lock_guard lock(words_mutex_);
+  return words_of_ended_ ? words_of_ended_() : "";
 }
 
 void Recorder::set_value_checks(const ValueChecks& checks) noexcept {

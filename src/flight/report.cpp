@@ -44,7 +44,7 @@ std::string headline(const Snapshot& snapshot, const Diagnosis& found) {
   std::string what;
   switch (found.cause) {
     case Cause::kEnded:
-      what = who + " has ended";
+      what = who + (found.culprits.size() == 1 ? " has ended" : " have ended");
       break;
     case Cause::kDiffer:
       what = text("the ranks make different calls; ", who, found.culprits.size() == 1 ? " differs" : " differ");

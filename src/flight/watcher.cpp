@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
@@ -38,6 +40,7 @@ constexpr double kHostsAnswerS = 4;       // for the answers of other hosts
 constexpr int kTicksOfHosts = 2;
 constexpr int64_t kPaceSteps = 50;
 constexpr double kRepeatsS[] = {300, 1500};
+constexpr const char* kDidItsLoopEnd = ". Did its loop end before the others' (join_uneven_inputs)?";
 constexpr auto kFactsTime = std::chrono::milliseconds(60);
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t time_ns) {
@@ -152,6 +155,7 @@ struct Watcher::Impl {
     // Each second at first, each tenth one if a rank does not come.
     if (++scans > 60 && scans % 10 != 0) return;
     FoundPages found = find_pages();
+    const std::lock_guard lock(pages_mutex);
     for (PageView& view : found.pages) {
       const bool known =
           std::any_of(pages.begin(), pages.end(), [&](const PageView& one) { return one.file() == view.file(); });
@@ -160,6 +164,28 @@ struct Watcher::Impl {
     drop_replaced();
     std::sort(pages.begin(), pages.end(),
               [](const PageView& a, const PageView& b) { return a.page().head.rank < b.page().head.rank; });
+  }
+
+  // On any thread. A rank that fails has words of its own, in the store.
+  std::string words_of_ended() const {
+    std::map<int, RankState> ranks;
+    const auto add = [&](const PageView& view) { ranks.try_emplace(view.page().head.rank, view.read()); };
+    {
+      const std::lock_guard lock(pages_mutex);
+      for (const PageView& view : pages) add(view);
+    }
+    for (const PageView& view : find_pages().pages) {
+      if (is_of_this_host(view)) add(view);
+    }
+    std::vector<std::string> words;
+    bool is_in_order = false;
+    for (const auto& [number, rank] : ranks) {
+      if (number == recorder->identity().rank || rank.state == PageState::kFailed) continue;
+      if (rank.state != PageState::kLeft && rank.life != Life::kEnded) continue;
+      is_in_order = is_in_order || rank.state == PageState::kLeft;
+      words.push_back(text("rank ", number, ' ', why(rank)));
+    }
+    return join(words, "; ") + (is_in_order ? kDidItsLoopEnd : "");
   }
 
   bool is_of_this_host(const PageView& view) const {
@@ -353,13 +379,19 @@ struct Watcher::Impl {
     for (const PageView& view : pages) {
       if (view.page().head.rank != recorder->identity().rank) others.push_back(&view);
     }
+    std::vector<FactsBefore> before(pages.size());
+    for (size_t i = 0; i < pages.size(); ++i) (void)collect_facts_of(pages[i].pid(), before[i]);
     ask_all(others, kAnswerS);
     page.head.ask.fetch_add(1);
     answer();
     Snapshot snapshot = take_snapshot();
     for (size_t i = 0; i < pages.size(); ++i) {
       RankState& rank = snapshot.ranks[i];
-      if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced || !pages[i].has_answered()) continue;
+      if (rank.life != Life::kRunning || rank.state == PageState::kAnnounced) continue;
+      if (!pages[i].has_answered()) {  // its watch thread may get as little time as the others
+        rank.facts = collect_facts_of(rank.pid, before[i]);
+        continue;
+      }
       rank.facts = pages[i].facts();
       for (const StackState& stack : pages[i].stacks()) {
         if (stack.thread != rank.pid) continue;
@@ -414,7 +446,8 @@ struct Watcher::Impl {
   const WatchOptions options;
   Page& page;
   std::atomic<bool> stopping{false};
-  std::vector<PageView> pages;  // of this host's ranks, by rank
+  mutable std::mutex pages_mutex;  // other threads read the list, this one changes it
+  std::vector<PageView> pages;     // of this host's ranks, by rank
   int scans = 0;
   int64_t io_time_ns = now_ns();
   int64_t awake_ns = 0;
@@ -437,6 +470,7 @@ Watcher::Watcher(std::shared_ptr<Recorder> recorder, WatchOptions options)
   pthread_sigmask(SIG_SETMASK, &all, &before);
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  impl_->recorder->set_words_of_ended([impl = impl_.get()] { return impl->words_of_ended(); });
 }
 
 Watcher::~Watcher() {
@@ -444,6 +478,7 @@ Watcher::~Watcher() {
     (void)impl_.release();  // a child of fork() has no such thread
     return;
   }
+  impl_->recorder->set_words_of_ended({});
   impl_->stopping.store(true);
   impl_->page.head.ask.fetch_add(1);
   futex_wake(impl_->page.head.ask);

@@ -81,9 +81,9 @@ TEST_F(VerifiedExamples, WhatDiffersByDesignIsNamed) {
   const std::vector<std::tuple<std::string, Words, int, std::string>> expected = {
       {"comm_hooks", {}, 2, "a communication hook changes gradients by design"},
       {"local_sgd", {}, 2, "local_sgd lets the ranks drift apart by design"},
-      {"tensor_parallel", {}, 2, "tp 2: runs whose ranks hold parts of a model are not compared"},
-      {"pipeline_parallel", {}, 2, "pp 2: runs whose ranks hold parts of a model are not compared"},
-      {"context_parallel", {}, 2, "cp 2: runs whose ranks hold parts of a model are not compared"},
+      {"tensor_parallel", {}, 2, "tp -1: runs whose ranks hold parts of a model are not compared"},
+      {"pipeline_parallel", {}, 2, "pp -1: runs whose ranks hold parts of a model are not compared"},
+      {"context_parallel", {}, 2, "cp -1: runs whose ranks hold parts of a model are not compared"},
       {"three_d", {"-n", "4"}, 2, "runs whose ranks hold parts of a model are not compared"},
       {"gan", {}, 2, "an optimizer has stepped between two backwards of one batch"},
       {"gan", {"--whole"}, 1, "the program draws random numbers for each batch"},

@@ -277,6 +277,22 @@ TEST(Hang, AStarvedRankHasNoCoreAndAThrottledOneItsCgroup) {
   EXPECT_FALSE(computes(run[0]));
 }
 
+TEST(Hang, ARankWithoutMemoryIsAtItsLimitOrTheMachineSwaps) {
+  MadeRun run(3);
+  run.facts(0, 'D', "", 0.01);
+  run[0].facts->memory_share = 0.97;
+  run[0].facts->is_at_memory_limit = true;
+  run.facts(1, 'R', "", 0.1);
+  run[1].facts->memory_share = 0.8;
+  run.facts(2, 'D', "reads /data/a.bin", 0.01);
+  run[2].facts->memory_share = 0.97;  // of others on the machine
+
+  EXPECT_EQ(why(run[0]), "is throttled by its cgroup: its memory is at the limit (memory.high)");
+  EXPECT_THAT(why(run[1]), HasSubstr("waits for memory: the machine swaps"));
+  EXPECT_THAT(why(run[2]), HasSubstr("it reads /data/a.bin"));
+  EXPECT_FALSE(computes(run[1]));
+}
+
 TEST(Hang, AForkWithThreadsWaitsForItsChild) {
   MadeRun run(2);
   run.facts(1, 'S', "waits for child 4711");
@@ -308,12 +324,14 @@ TEST(Hang, ARankThatHasNotComeToTheMeetingIsMissingAfterTheLongTimeOfTheStart) {
 TEST(Hang, DroppedPacketsAreTheTransport) {
   MadeRun run(4);
   for (int rank = 0; rank < 4; ++rank) run.call(rank, 6);
+  const auto before = diagnose(run.all);
   run.facts(1, 'S', "sleeps in a lock");
   run[1].facts->connections = {{"10.0.0.3:4711", 65536, 5, 5.2}};
 
   const auto found = diagnose(run.all);
 
-  ASSERT_TRUE(found);
+  ASSERT_TRUE(before && found);
+  EXPECT_EQ(found->key(), before->key()) << "it is the same standstill before the ranks were asked";
   EXPECT_EQ(found->cause, Cause::kTransport);
   EXPECT_FALSE(found->computes);
   EXPECT_THAT(found->culprits, ElementsAre(1));

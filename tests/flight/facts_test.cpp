@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "hasten/core/text.h"
@@ -114,7 +117,9 @@ TEST(Facts, TravelAsText) {
                     .connections = {{"10.0.0.2:99", 4096, 3, 1.5}},
                     .cpu_share = 0.25,
                     .delayed_share = 0.5,
-                    .throttled_periods = 7};
+                    .throttled_periods = 7,
+                    .memory_share = 0.75,
+                    .is_at_memory_limit = true};
 
   const Facts same = read_facts(write_facts(facts) + "a new line of a later version\n");
 
@@ -127,6 +132,35 @@ TEST(Facts, TravelAsText) {
   EXPECT_EQ(same.connections.at(0).unacknowledged_bytes, 4096);
   EXPECT_EQ(same.cpu_share, 0.25);
   EXPECT_EQ(same.throttled_periods, 7);
+  EXPECT_EQ(same.memory_share, 0.75);
+  EXPECT_TRUE(same.is_at_memory_limit);
+}
+
+TEST(Facts, OfAnotherProcessSayWhatItGetsUnlessItSleeps) {
+  const pid_t computes = fork();
+  if (computes == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (volatile unsigned count = 0;;) count = count + 1;
+  }
+  const pid_t sleeps = fork();
+  if (sleeps == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) pause();
+  }
+  FactsBefore before, before_sleep;
+  std::optional<Facts> facts, asleep = Facts{};
+  // Until each has had its core once.
+  for (int i = 0; i < 20000 && (!facts || facts->cpu_share <= 0 || asleep); ++i) {
+    facts = collect_facts_of(computes, before);
+    asleep = collect_facts_of(sleeps, before_sleep);
+  }
+
+  for (const pid_t child : {computes, sleeps}) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+  ASSERT_TRUE(facts);
+  EXPECT_GT(facts->cpu_share, 0);
+  EXPECT_EQ(facts->main_thread()->state, 'R');
+  EXPECT_EQ(facts->main_thread()->doing, "");
+  EXPECT_FALSE(asleep) << "its call is not known";
 }
 
 }  // namespace

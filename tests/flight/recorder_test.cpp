@@ -106,6 +106,28 @@ TEST(Recorder, MessagesAreNumberedByPeerAndTag) {
   EXPECT_EQ(read(recorder).groups[0].calls, 0U) << "messages have no number among the collectives";
 }
 
+TEST(Recorder, OfCallsOnADeviceTheLongestOfEachStepIsAWait) {
+  Recorder recorder(kRank2);
+  const int group = recorder.open_group("world", 2, 4, 1000);
+  const auto post = [&] {
+    const Ticket ticket = recorder.post(all_reduce(group));
+    recorder.go_on(ticket);
+    return ticket;
+  };
+  const Ticket first = post(), second = post(), third = post();
+  recorder.step(1);
+  const Ticket next = post(), unknown = post();
+
+  recorder.end_on_device(first, 20'000'000);
+  recorder.end_on_device(second, 50'000'000);
+  recorder.end_on_device(next, 30'000'000);
+  recorder.end_on_device(third, 10'000'000);  // the device says it late
+  recorder.end_on_device(unknown, 0);
+
+  EXPECT_DOUBLE_EQ(read(recorder).waited_s, 0.080);
+  for (const CallState& call : read(recorder).calls) EXPECT_TRUE(call.ended);
+}
+
 TEST(Recorder, TheRingKeepsTheLastCalls) {
   Recorder recorder(kRank2);
   const int group = recorder.open_group("world", 2, 4, 1000);

@@ -5,6 +5,9 @@
 
 #include <set>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/core/value.h"
@@ -81,6 +84,24 @@ TEST(TraceMerger, TimesCountFromTheFirstTracesBase) {
   EXPECT_EQ(all.at("baseTimeNanoseconds").as_int(), 5000);
   EXPECT_EQ(all.at("traceEvents").as_list()[2].at("ts").as_double(), 1000.25);
   EXPECT_EQ(all.at("traceEvents").as_list()[7].at("ts").as_double(), 3000.25);
+}
+
+TEST(TraceMerger, TimesThatAreMovedKeepTheirNanoseconds) {
+  const auto trace = [](const std::string& time, const std::string& base) {
+    return R"({"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": )" + time +
+           R"(, "dur": 0.001}], "baseTimeNanoseconds": )" + base + "}";
+  };
+  for (const auto& [time, moved] : std::vector<std::pair<std::string, std::string>>{
+           {"4932457430569.289", "4932457430570.290"}, {"8999999999999.999", "9000000000001.000"}, {"7", "8.001"}}) {
+    std::ostringstream out;
+    TraceMerger merger(out);
+    merger.add(0, trace(time, "5"), "a.json");
+    merger.add(1, trace(time, "1006"), "b.json");
+    merger.end();
+
+    EXPECT_THAT(out.str(), HasSubstr("\"ts\": " + time + ","));
+    EXPECT_THAT(out.str(), HasSubstr("\"ts\": " + moved + ","));
+  }
 }
 
 TEST(TraceMerger, ATraceThatIsCutNamesItsFile) {

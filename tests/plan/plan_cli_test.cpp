@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/command.h"
 #include "support/folder.h"
@@ -38,6 +40,35 @@ TEST_F(Plan, NamesTheLayoutToTakeAndWhyOthersLose) {
                     HasSubstr("<- take: "), HasSubstr("  ddp 256  does not fit: "),
                     HasSubstr("hasten launch --num_processes 256 --num_machines 32 --mixed_precision bf16 --use_")));
   EXPECT_THAT(done.out, Not(HasSubstr("note:")));
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// README leaves the columns behind the use of the devices out.
+std::string without_seconds_by_kind(const std::string& table) {
+  std::istringstream lines(table);
+  std::string line, words;
+  size_t width = std::string::npos;
+  while (std::getline(lines, line) && !line.empty()) {
+    const size_t last_column = line.find("MFU %");
+    if (last_column != std::string::npos) width = last_column + 5;
+    const size_t mark = line.find("  <- take");
+    const bool is_row = line.find("does not fit") == std::string::npos && width != std::string::npos;
+    words += (is_row ? line.substr(0, width) : line) + (mark == std::string::npos ? "" : line.substr(mark)) + '\n';
+  }
+  return words;
+}
+
+TEST_F(Plan, TheDocumentsShowWhatTheCommandPrints) {
+  const CommandResult done = run({"llama3-70b", "--devices", "256", "--batch", "1024", "--top", "3"});
+  const std::string command = "$ hasten plan llama3-70b --devices 256 --batch 1024 --top 3\n";
+
+  EXPECT_THAT(content_of(HASTEN_SOURCE_DIR "/docs/plan.md"), HasSubstr(command + done.out + "```"));
+  EXPECT_THAT(content_of(HASTEN_SOURCE_DIR "/README.md"),
+              HasSubstr(command + without_seconds_by_kind(done.out) + "```"));
 }
 
 TEST_F(Plan, JsonHoldsWhatTheTableSays) {

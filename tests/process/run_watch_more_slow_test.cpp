@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
+#include "cli/command.h"
 #include "hasten/core/env.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/recorder.h"
@@ -19,14 +21,19 @@ namespace hasten::testing {
 namespace {
 
 using process::Process;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Gloo does not compare large calls.
 constexpr int64_t kLarge = 300'000;
 
-std::string report_of_gloo(const std::string& case_name) {
-  Processes processes(3, case_name, {{"HASTEN_HANG_AFTER", "1.5"}});
+std::string setting_of(const char* name) {
+  return Environment::current().text(name).value_or("");
+}
+
+std::string report_of_gloo(const std::string& case_name, const std::string& dtype = "float") {
+  Processes processes(3, case_name, {{"HASTEN_HANG_AFTER", "1.5"}, {"HASTEN_TEST_DTYPE", dtype}});
   processes.wait_for_output(0, "╰");
   for (int rank = 0; rank < 3; ++rank) processes.signal(rank, SIGKILL);
   return processes.wait()[0].output;
@@ -48,6 +55,53 @@ TEST(RunWatchMore, TwoLargeCallsThatAreSwappedAreBothNamed) {
   EXPECT_THAT(report, HasSubstr("as number 1 "));
   EXPECT_THAT(report, HasSubstr("ranks 0 1 call all_reduce(sum) of float32 [300000] at run_watch_more_slow_test.cpp:"));
   EXPECT_THAT(report, HasSubstr("rank 2 calls broadcast of float32 [300000], root 0 at run_watch_more_slow_test.cpp:"));
+}
+
+HASTEN_PROCESS_CASE(hang_shapes) {
+  const Process process({.backend = comm::BackendKind::kGloo});
+  const bool is_other = process.rank() == 2;
+  const auto dtype = is_other && setting_of("HASTEN_TEST_DTYPE") == "double" ? torch::kDouble : torch::kFloat;
+  const int64_t size = is_other && dtype == torch::kFloat ? kLarge + 1000 : kLarge;
+  process.group().all_reduce_(torch::ones({size}, dtype));
+  while (true) pause();
+}
+
+// Gloo finds it out on one rank, and throws on a thread of its own there.
+TEST(RunWatchMore, AnotherShapeOrDtypeOfALargeTensorNamesBothCalls) {
+  const std::string other_size = report_of_gloo("hang_shapes"), other_dtype = report_of_gloo("hang_shapes", "double");
+
+  for (const std::string& report : {other_size, other_dtype}) {
+    EXPECT_THAT(report, HasSubstr("the ranks make different calls; rank 2 of 3 differs"));
+    EXPECT_THAT(report, HasSubstr("as number 1 ranks 0 1 call all_reduce(sum) of float32 [300000] at "
+                                  "run_watch_more_slow_test.cpp:"));
+  }
+  EXPECT_THAT(other_size, HasSubstr("rank 2 calls all_reduce(sum) of float32 [301000] at "));
+  EXPECT_THAT(other_dtype, HasSubstr("rank 2 calls all_reduce(sum) of float64 [300000] at "));
+}
+
+HASTEN_PROCESS_CASE(hang_returns) {
+  const Process process;
+  const at::Tensor values = torch::ones({kLarge});
+  process.group().all_reduce_(values);
+  if (process.rank() != 2) process.group().all_reduce_(values);
+  return 0;
+}
+
+// Its connections end with it, so no rank hangs.
+TEST(RunWatchMore, ARankThatReturnsEarlyIsNamedToTheOthersAsOneThatHasEndedWell) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  for (const char* backend : {"shm", "gloo"}) {
+    const auto ended = test::run_command({HASTEN_COMMAND, "launch", "-n", "3", "--cpu", "--no_python", program},
+                                         {{"HASTEN_TEST_CASE", "hang_returns"}, {"HASTEN_BACKEND", backend}});
+
+    EXPECT_EQ(ended.exit_code, 1) << backend;
+    // Its process may still be about to end.
+    EXPECT_THAT(ended.err, ContainsRegex("because rank 2 has (ended in order|left the run: its Process has ended, the "
+                                         "program goes on)\\. Did its loop end before the others' "
+                                         "\\(join_uneven_inputs\\)\\?"))
+        << backend;
+    EXPECT_THAT(ended.err, Not(HasSubstr("peer closed its connection without a word"))) << backend;
+  }
 }
 
 HASTEN_PROCESS_CASE(hang_uneven) {

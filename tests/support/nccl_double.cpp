@@ -9,11 +9,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -32,6 +34,11 @@ constexpr int kTag = 77;  // of the double's messages among the host's
 
 std::array<std::atomic<int64_t>, 16> sent_bytes;
 std::atomic<int64_t> num_elsewhere = 0;
+std::atomic<int64_t> call_time_ns = -1;
+
+int64_t clock_ns() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 c10::impl::VirtualGuardImpl cuda() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA);
@@ -54,7 +61,8 @@ class InStream final : public Backend::Transfer {
  public:
   struct State {
     std::exception_ptr error = {};
-    std::atomic<bool> has_ended = false;
+    int64_t took_ns = 0;
+    std::atomic<bool> has_ended = false;  // set last
   };
 
   InStream(const c10::Stream& stream, std::shared_ptr<State> state)
@@ -66,8 +74,10 @@ class InStream final : public Backend::Transfer {
     done_.block(cuda().getStream(device_));
     if (state_->has_ended && state_->error) std::rethrow_exception(state_->error);
   }
-  std::function<bool()> end_on_device() override {
-    return [state = state_] { return state->has_ended.load(); };
+  EndOnDevice end_on_device() override {
+    return [state = state_]() -> std::optional<int64_t> {
+      return state->has_ended ? std::optional(state->took_ns) : std::nullopt;
+    };
   }
 
  private:
@@ -192,11 +202,14 @@ class NcclDouble final : public Backend {
   static Started in_stream(const c10::Stream& stream, std::function<void()> work) {
     auto state = std::make_shared<InStream::State>();
     pretend::launch(stream, [state, work = std::move(work)] {
+      const int64_t began_ns = clock_ns();
       try {
         work();
       } catch (...) {
         state->error = std::current_exception();
       }
+      const int64_t given_ns = call_time_ns;
+      state->took_ns = given_ns < 0 ? clock_ns() - began_ns : given_ns;
       state->has_ended = true;
     });
     return std::make_unique<InStream>(stream, std::move(state));
@@ -248,10 +261,15 @@ std::unique_ptr<Backend> make_double(const comm::BackendSetup& setup, Backend& h
 UsesNcclDouble::UsesNcclDouble() {
   for (auto& bytes : sent_bytes) bytes = 0;
   num_elsewhere = 0;
+  call_time_ns = -1;
   comm::replace_device_backend(&make_double);
 }
 UsesNcclDouble::~UsesNcclDouble() {
   comm::replace_device_backend(nullptr);
+}
+
+void UsesNcclDouble::set_call_time(std::chrono::nanoseconds time) {
+  call_time_ns = time.count();
 }
 
 int64_t UsesNcclDouble::calls_on_other_devices() {

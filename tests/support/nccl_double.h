@@ -9,6 +9,7 @@
 // (AutocastOptions::cache_enabled), or are processes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 namespace hasten::testing {
@@ -26,6 +27,8 @@ class UsesNcclDouble {
   static int64_t wire_bytes(int rank);
   /// Collectives whose thread had another current device than their tensors, since the double is used.
   static int64_t calls_on_other_devices();
+  /// The time that the device says it took for each call that it does from now on. Before that it is the true one.
+  static void set_call_time(std::chrono::nanoseconds time);
 };
 
 }  // namespace hasten::testing

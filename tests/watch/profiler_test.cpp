@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -135,6 +136,23 @@ TEST_F(ProfilerFiles, EachCycleIsSavedWithTheRank) {
     EXPECT_EQ(trace.at("distributedInfo").at("world_size").as_int(), 1);
     EXPECT_EQ(trace.at("settings").at("lr").as_double(), 0.5);
   }
+}
+
+// The pattern is that of hta/common/trace_file.py, which takes every file for rank 0 otherwise.
+TEST_F(ProfilerFiles, TheRankOfATraceIsWhereHtaLooksForIt) {
+  const std::regex wanted("\"rank\":\\s+(\\d+)");
+  Profiler profiler(alone(), {});
+  make_step();
+  profiler.stop();
+  profiler.export_chrome_trace(path("a.json"));
+
+  std::istringstream lines(text_of(path("a.json")));
+  std::string rank;
+  for (std::string line; rank.empty() && std::getline(lines, line);) {
+    std::smatch found;
+    if (std::regex_search(line, found, wanted)) rank = found[1];
+  }
+  EXPECT_EQ(rank, "0");
 }
 
 TEST_F(ProfilerFiles, ATraceIsExportedAsOftenAsWanted) {

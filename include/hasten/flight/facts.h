@@ -3,7 +3,10 @@
 // A process reads its own /proc only, so no right to trace is needed. The facts travel as text in the page.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,9 +35,11 @@ struct Facts {
   int pid = 0;
   std::vector<ThreadFacts> threads = {};
   std::vector<TcpFacts> connections = {};
-  double cpu_share = -1;          ///< of a core over the last moment; -1: unknown
-  double delayed_share = -1;      ///< of the time that it wanted a core and had none; -1: unknown
-  int64_t throttled_periods = 0;  ///< of its cgroup, since the last look
+  double cpu_share = -1;            ///< of a core over the last moment; -1: unknown
+  double delayed_share = -1;        ///< of the time that it wanted a core and had none; -1: unknown
+  int64_t throttled_periods = 0;    ///< of its cgroup, since the last look
+  double memory_share = -1;         ///< of the time in which a task of its cgroup waited for memory; -1: unknown
+  bool is_at_memory_limit = false;  ///< of its cgroup (memory.high)
 
   /// Returns the main thread; null if it is not among them.
   const ThreadFacts* main_thread() const;
@@ -42,11 +47,16 @@ struct Facts {
 
 /// Totals of an earlier look, for rates. Zeros: there was none.
 struct FactsBefore {
-  int64_t time_ns = 0, cpu_ns = 0, delayed_ns = 0, throttled = 0;
+  int64_t time_ns = 0, cpu_ns = 0, delayed_ns = 0, throttled = 0, memory_stall_us = -1;
 };
 
 /// Returns the facts of this process, and sets `before` for the next look.
 Facts collect_facts(FactsBefore& before);
+
+/// Returns what is known from outside about another process of the user: the state of its main thread, and what it gets
+/// of the machine. For one whose watch thread has no time to answer. Its calls are unknown, so nothing is returned for
+/// a process that sleeps.
+std::optional<Facts> collect_facts_of(pid_t pid, FactsBefore& before);
 
 /// Returns the words of a system call ("reads /data/a.idx"). `line` is that of /proc/self/task/N/syscall. "" if the
 /// thread computes or the call is not one that waits. For calls of this process, since it follows pointers.

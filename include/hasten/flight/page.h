@@ -91,7 +91,7 @@ struct PageNow {
   Half num_steps;
   Signed step, samples, epoch, batch;
   Signed last_step_ns;                      ///< when the last step ended
-  Signed waited_ns;                         ///< in collectives, in all
+  Signed waited_ns;                         ///< in collectives, in all; on a device the longest of each step
   Word loss;                                ///< the bits of the last loss, a double
   Signed bad_step;                          ///< the first step with a value that is not finite, -1 or 0: none
   Signed bad_epoch, bad_batch;              ///< the epoch and the batch of it at that step
@@ -128,7 +128,7 @@ struct alignas(64) PageRecord {
   std::atomic<uint8_t> kind, rule, dims, padding;
   Half thread;
   std::atomic<int32_t> root, peer, tag;
-  int32_t unused;
+  std::atomic<int32_t> step;  ///< the rank's, when it was posted
   std::array<Signed, kNumSizes> sizes;
 };
 static_assert(sizeof(PageRecord) == 128);

@@ -1,12 +1,14 @@
 // Recorder: writes a rank's page, and Call and PhaseScope, which record a call and a phase.
 //
 // No lock and no system call but a rare one for a new text. So recording goes on in every thread, and costs less than
-// 0.1 us a call. A null recorder records nothing, which is what ranks as threads of one process have by default.
+// 0.1 us a call. The end of a call on a device takes a lock. A null recorder records nothing, which is what ranks as
+// threads of one process have by default.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -111,6 +113,9 @@ class Recorder {
   /// The caller waits for the call's end.
   void wait(Ticket ticket) noexcept;
   void end(Ticket ticket) noexcept;
+  /// Ends a call that a device has done, in which no thread of the host has waited. `took_ns` is its time there; 0 if
+  /// that is unknown. Of a step's calls the longest counts as a wait.
+  void end_on_device(Ticket ticket, int64_t took_ns) noexcept;
 
   /// Sets the phase and returns the one before, by numbers of phase_number. 0: none.
   uint32_t enter_phase(uint32_t phase) noexcept;
@@ -128,6 +133,11 @@ class Recorder {
   void set_bad(BadValue kind, const std::string& name) noexcept;
   /// Values of this kind are finite again.
   void clear_bad(BadValue kind) noexcept;
+
+  /// Set by the watch, and taken back at its end: words on the ranks of this host that have ended.
+  void set_words_of_ended(std::function<std::string()> words);
+  /// Returns them, for the error of a call that was cut: "rank 2 has ended in order". "" if none is known to have ended.
+  std::string words_of_ended() const;
 
   /// Set by the Accelerator for this process's other parts.
   void set_value_checks(const ValueChecks& checks) noexcept;
@@ -172,6 +182,11 @@ class Recorder {
   std::atomic<int64_t> gradients_every_{0};
   std::atomic<bool> stops_{false};
   std::atomic<uint32_t> seen_wish_{0};
+  mutable std::mutex words_mutex_;
+  std::function<std::string()> words_of_ended_;
+  std::mutex device_mutex_;
+  int32_t device_step_ = -1;  // the newest step of which a device has done a call
+  int64_t device_longest_ns_ = 0;
 };
 
 /// A call that was posted. Ends it when it goes away, unless its ticket was taken.

@@ -10,8 +10,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,9 +33,12 @@ class Backend {
     virtual bool done() = 0;
     /// Returns at the end. Throws: std::exception with the backend's own words; Group adds the rank and the reason.
     virtual void wait() = 0;
-    /// Returns a question whether the transfer is done, which keeps no tensor in memory, if wait() returns before the
-    /// device has done it. Returns nothing for others.
-    virtual std::function<bool()> end_on_device() { return {}; }
+    /// A question whether the device has done a transfer. Its answer is nothing, or for how many nanoseconds the
+    /// transfer was under way there; 0 if that is unknown.
+    using EndOnDevice = std::function<std::optional<int64_t>()>;
+    /// Returns that question, which keeps no tensor in memory, if wait() returns before the device has done the
+    /// transfer. Returns nothing for others.
+    virtual EndOnDevice end_on_device() { return {}; }
   };
   using Started = std::unique_ptr<Transfer>;
 

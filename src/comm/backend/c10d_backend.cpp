@@ -26,9 +26,7 @@ class C10dTransfer : public Backend::Transfer {
     if (!can_look_up) work_->wait();
     if (from_) *from_ = work_->sourceRank();
   }
-  std::function<bool()> end_on_device() override {
-    return end_of_work_ == nullptr ? std::function<bool()>() : end_of_work_(*work_);
-  }
+  EndOnDevice end_on_device() override { return end_of_work_ == nullptr ? EndOnDevice() : end_of_work_(*work_); }
   void note_source(std::shared_ptr<int> from) { from_ = std::move(from); }
   void is_message() { is_collective_ = false; }
 

@@ -16,7 +16,7 @@ namespace hasten::comm {
 class C10dBackend : public Backend {
  public:
   /// Gives Transfer::end_on_device of a work. Null if waits return at the end.
-  using EndOfWork = std::function<bool()> (*)(const c10d::Work& work);
+  using EndOfWork = Transfer::EndOnDevice (*)(const c10d::Work& work);
   explicit C10dBackend(EndOfWork end_of_work = nullptr) : end_of_work_(end_of_work) {}
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override;

@@ -8,18 +8,32 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "comm/backend/c10d_backend.h"
+#include "hasten/flight/recorder.h"
 
 namespace hasten::comm {
 namespace {
 
+using WorkNccl = c10d::ProcessGroupNCCL::WorkNCCL;
+
+// Between its events in NCCL's stream, so its waits for other ranks are in it.
+int64_t nanoseconds_of(const WorkNccl& work) {
+  try {
+    return static_cast<int64_t>(1e6 * static_cast<double>(work.getDuration()));
+  } catch (const std::exception&) {
+    return 0;  // it failed, or has no times
+  }
+}
+
 // A copy of libtorch's work has its events and not its tensors.
-std::function<bool()> end_of_work(const c10d::Work& work) {
-  using WorkNccl = c10d::ProcessGroupNCCL::WorkNCCL;
+Backend::Transfer::EndOnDevice end_of_work(const c10d::Work& work) {
   const auto* const own = dynamic_cast<const WorkNccl*>(&work);
   if (own == nullptr) return {};
-  return [copy = std::make_shared<WorkNccl>(*own)] { return copy->isCompleted(); };
+  return [copy = std::make_shared<WorkNccl>(*own)]() -> std::optional<int64_t> {
+    return copy->isCompleted() ? std::optional(nanoseconds_of(*copy)) : std::nullopt;
+  };
 }
 
 class NcclBackend : public C10dBackend {
@@ -99,8 +113,9 @@ std::unique_ptr<Backend> make_nccl(const BackendSetup& setup) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = setup.options.timeout;
   auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(setup.store.native());
-  return std::make_unique<NcclBackend>(
-      c10::make_intrusive<c10d::ProcessGroupNCCL>(store, setup.rank, setup.world_size, options));
+  auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, setup.rank, setup.world_size, options);
+  if (flight::process_recorder()) nccl->enableCollectivesTiming();  // for the search of stragglers
+  return std::make_unique<NcclBackend>(std::move(nccl));
 }
 
 }  // namespace hasten::comm

@@ -142,7 +142,7 @@ Group::Impl::~Impl() {
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
   watch_.reset();
   if (failed_ || std::uncaught_exceptions() > 0) close_backends();
-  for (OpenCall& call : open_) call.end.end_uncounted();
+  for (OpenCall& call : open_) call.end.end_on_device(0);
   if (recorder_) recorder_->close_group(recorder_group_);
 }
 
@@ -319,6 +319,9 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
                 "timeout (",
                 backend_words, ").");
   }
+  if (const std::string ended = recorder_ ? recorder_->words_of_ended() : ""; !ended.empty()) {
+    return text(what, " was not completed because ", ended, " (", backend_words, ").");
+  }
   return text(what,
               " was not completed because a peer closed its connection without a word: it ended or was killed. "
               "Look at the launcher's report and the output of the other ranks (",
@@ -371,9 +374,11 @@ void Group::Impl::track_abandoned(CallName kind, std::vector<Backend::Started> t
 }
 
 bool Group::Impl::OpenCall::is_done() noexcept {
-  std::erase_if(transfers, [](const auto& is_done) {
+  std::erase_if(transfers, [this](const auto& end_on_device) {
     try {
-      return is_done();
+      const auto took = end_on_device();
+      took_ns = std::max(took_ns, took.value_or(0));
+      return took.has_value();
     } catch (const std::exception&) {
       return true;  // the device is lost, as the next operation will tell
     }
@@ -382,10 +387,10 @@ bool Group::Impl::OpenCall::is_done() noexcept {
 }
 
 void Group::Impl::end_when_done(CallEnd end, const std::vector<Backend::Started>& transfers) noexcept {
-  std::vector<std::function<bool()>> on_device;
+  std::vector<Backend::Transfer::EndOnDevice> on_device;
   if (end.is_recorded() && made_device_ != nullptr) {
     for (const auto& transfer : transfers) {
-      if (auto is_done = transfer->end_on_device()) on_device.push_back(std::move(is_done));
+      if (auto end_on_device = transfer->end_on_device()) on_device.push_back(std::move(end_on_device));
     }
   }
   if (on_device.empty()) return end.end();
@@ -397,7 +402,7 @@ void Group::Impl::end_done_calls(bool all) noexcept {
   const std::lock_guard lock(open_mutex_);
   for (auto call = open_.begin(); call != open_.end();) {
     if (call->is_done()) {
-      call->end.end_uncounted();
+      call->end.end_on_device(call->took_ns);
       call = open_.erase(call);
     } else if (all) {
       ++call;

@@ -104,6 +104,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     connect();
     return RecordedCall(recorder_.get(), recorder_group_, type, site, facts);
   }
+  /// As above, for the messages of a batch.
+  RecordedCall record(const std::vector<PointToPoint>& messages, const std::source_location& site);
 
   /// The sender of a message: a rank, or kAnyRank and the place for the number of the one that it was.
   static constexpr int kAnyRank = -1;
@@ -216,7 +218,9 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::map<ChannelKey, ReceiveChannel> channels_;
   struct OpenCall {
     CallEnd end;
-    std::vector<std::function<bool()>> transfers;
+    std::vector<Backend::Transfer::EndOnDevice> transfers;
+    /// The longest of the transfers that have been done.
+    int64_t took_ns = 0;
     bool is_done() noexcept;
   };
   std::mutex open_mutex_;

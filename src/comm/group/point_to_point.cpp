@@ -250,8 +250,23 @@ void Group::receive_(at::Tensor tensor, int from, int tag, Site site) const {
   receive_async_(std::move(tensor), from, tag, site).wait();
 }
 
-// The records of all messages go first, by way of the CPU. Then the device gets all of its messages in one call.
+RecordedCall Group::Impl::record(const std::vector<PointToPoint>& messages, const std::source_location& site) {
+  std::vector<RecordedFacts> facts;
+  for (const auto& [kind, tensor, peer] : messages) {
+    const bool is_send = kind == PointToPoint::Kind::kSend;
+    facts.push_back({.tensor = &tensor,
+                     .peer = peer,
+                     .tag = 0,
+                     .kind = is_send ? flight::CallKind::kSend : flight::CallKind::kReceive});
+  }
+  connect();
+  return RecordedCall(recorder_.get(), recorder_group_, site, facts);
+}
+
+// The headers of all messages go first, by way of the CPU. Then the device gets all of its messages in one call.
 Work<> Group::Impl::exchange(const std::vector<PointToPoint>& messages, bool check, const std::source_location& site) {
+  reap();
+  const RecordedCall call = record(messages, site);
   std::vector<Backend::Started> transfers, records;
   std::vector<at::Tensor> theirs(messages.size()), staged;
   std::vector<Backend::Message> moves;

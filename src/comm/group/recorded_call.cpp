@@ -89,22 +89,42 @@ RecordedCall::RecordedCall(flight::Recorder* recorder, int group, OpType type, c
   const flight::CallFacts all = facts_of(group, type, site, facts);
   if (is_profiled) profiled_.before(event_name(all));
   if (!is_recorded) return;
+  tickets_.first = recorder->post(all);
+  enter(recorder);
+}
+
+RecordedCall::RecordedCall(flight::Recorder* recorder, int group, const std::source_location& site,
+                           const std::vector<RecordedFacts>& messages) noexcept {
+  if (profiled_.isActive()) profiled_.before(text("batch_send_recv of ", messages.size(), " messages"));
+  if (recorder == nullptr || group < 0 || messages.empty()) return;
+  tickets_.others.reserve(messages.size() - 1);
+  for (const RecordedFacts& message : messages) {
+    const flight::Ticket ticket = recorder->post(facts_of(group, OpType::kSend, site, message));
+    if (&message == messages.data()) {
+      tickets_.first = ticket;
+    } else {
+      tickets_.others.push_back(ticket);
+    }
+  }
+  enter(recorder);
+}
+
+void RecordedCall::enter(flight::Recorder* recorder) noexcept {
   recorder_ = recorder;
-  ticket_ = recorder->post(all);
   outer_ = std::exchange(current_call(), this);
 }
 
 RecordedCall::~RecordedCall() {
   if (recorder_ == nullptr) return;
   current_call() = outer_;
-  if (ticket_.sequence != 0) recorder_->end(ticket_);
+  if (tickets_.first.sequence != 0) CallEnd(recorder_, std::move(tickets_)).end();
 }
 
 CallEnd RecordedCall::take() noexcept {
   RecordedCall* const call = current_call();
-  if (call == nullptr || call->ticket_.sequence == 0) return {};
-  call->recorder_->go_on(call->ticket_);
-  return {call->recorder_, std::exchange(call->ticket_, {})};
+  if (call == nullptr || call->tickets_.first.sequence == 0) return {};
+  call->tickets_.each([call](flight::Ticket ticket) { call->recorder_->go_on(ticket); });
+  return {call->recorder_, std::exchange(call->tickets_, {})};
 }
 
 }  // namespace hasten::comm

@@ -11,39 +11,57 @@
 #include <optional>
 #include <source_location>
 #include <utility>
+#include <vector>
 
 #include "hasten/comm/types/collective.h"
 #include "hasten/flight/recorder.h"
 
 namespace hasten::comm {
 
+/// The records of a call: one, or one for each message of a batch, which begin and end together.
+struct CallTickets {
+  flight::Ticket first = {};
+  std::vector<flight::Ticket> others = {};
+
+  template <class Fn>
+  void each(const Fn& fn) const {
+    fn(first);
+    for (const flight::Ticket ticket : others) fn(ticket);
+  }
+};
+
 /// The end of a recorded call: the last of its transfers was waited for, or all have gone. It does not outlive the
 /// group, which has the recorder.
 class CallEnd {
  public:
   CallEnd() = default;
-  CallEnd(flight::Recorder* recorder, flight::Ticket ticket) : recorder_(recorder), ticket_(ticket) {}
-  CallEnd(CallEnd&& other) noexcept : recorder_(std::exchange(other.recorder_, nullptr)), ticket_(other.ticket_) {}
+  CallEnd(flight::Recorder* recorder, CallTickets tickets) : recorder_(recorder), tickets_(std::move(tickets)) {}
+  CallEnd(CallEnd&& other) noexcept
+      : recorder_(std::exchange(other.recorder_, nullptr)), tickets_(std::move(other.tickets_)) {}
   CallEnd& operator=(CallEnd&&) = delete;
   ~CallEnd() { end(); }
 
   /// The caller waits from now on.
   void wait() noexcept {
-    if (recorder_ != nullptr) recorder_->wait(ticket_);
+    if (recorder_ == nullptr) return;
+    tickets_.each([this](flight::Ticket ticket) { recorder_->wait(ticket); });
   }
   void end() noexcept {
-    if (recorder_ != nullptr) std::exchange(recorder_, nullptr)->end(ticket_);
+    if (recorder_ == nullptr) return;
+    tickets_.each([this](flight::Ticket ticket) { recorder_->end(ticket); });
+    recorder_ = nullptr;
   }
-  /// Ends a call in which no thread of the host has waited.
-  void end_uncounted() noexcept {
-    if (recorder_ != nullptr) recorder_->go_on(ticket_);
-    end();
+  /// Ends a call that the device has done, in which no thread of the host has waited. 0: for an unknown time.
+  void end_on_device(int64_t took_ns) noexcept {
+    if (recorder_ == nullptr) return;
+    tickets_.each([this, took_ns](flight::Ticket ticket) { recorder_->end_on_device(ticket, took_ns); });
+    recorder_ = nullptr;
   }
   bool is_recorded() const noexcept { return recorder_ != nullptr; }
 
  private:
   flight::Recorder* recorder_ = nullptr;
-  flight::Ticket ticket_ = {};
+  CallTickets tickets_ = {};
 };
 
 /// A call's values besides its kind. Absent ones are left out of the record.
@@ -61,6 +79,9 @@ class RecordedCall {
   /// Posts the call, in which the thread then waits. Records nothing if `recorder` is null.
   RecordedCall(flight::Recorder* recorder, int group, OpType type, const std::source_location& site,
                const RecordedFacts& facts) noexcept;
+  /// Posts the messages of a batch, each as a call of its own.
+  RecordedCall(flight::Recorder* recorder, int group, const std::source_location& site,
+               const std::vector<RecordedFacts>& messages) noexcept;
   /// Ends the record unless a transfer has taken it.
   ~RecordedCall();
   RecordedCall(const RecordedCall&) = delete;
@@ -70,8 +91,10 @@ class RecordedCall {
   static CallEnd take() noexcept;
 
  private:
+  void enter(flight::Recorder* recorder) noexcept;
+
   flight::Recorder* recorder_ = nullptr;
-  flight::Ticket ticket_ = {};
+  CallTickets tickets_ = {};
   RecordedCall* outer_ = nullptr;
   at::RecordFunction profiled_{at::RecordScope::USER_SCOPE};
 };

@@ -51,7 +51,7 @@ void Group::Impl::leave_meeting() noexcept {
   }
   {
     const std::lock_guard lock(open_mutex_);
-    for (OpenCall& call : open_) call.end.end_uncounted();
+    for (OpenCall& call : open_) call.end.end_on_device(0);
     open_.clear();
   }
   {
