@@ -3,6 +3,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
@@ -26,6 +32,40 @@ LossScaleRule rule_of(const Fp16OptimizerOptions& options) {
   return rule;
 }
 
+// One kernel finds the norms of all values of a device and dtype, and the host waits once for each of these.
+bool are_finite_on_devices(const std::vector<at::Tensor>& values) {
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> batches;
+  for (const auto& each : values) batches[{each.device().str(), each.scalar_type()}].push_back(each);
+  return std::all_of(batches.begin(), batches.end(), [](const auto& batch) {
+    const auto norms = at::stack(at::_foreach_norm(batch.second, std::numeric_limits<double>::infinity(), at::kFloat));
+    return norms.isfinite().all().template item<bool>();
+  });
+}
+
+// Whether all gradients there are lie dense on one device that is not the CPU.
+bool are_on_one_device(const std::vector<at::Tensor>& parameters) {
+  std::optional<at::Device> device;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_cpu() || gradient.is_sparse() || (device && *device != gradient.device())) return false;
+    device = gradient.device();
+  }
+  return device.has_value();
+}
+
+// torch::nn::utils::clip_grad_norm_ for float32 gradients of one device, in some kernels and with one wait of the host.
+double clip_on_device(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, norm_type)), norm_type);
+  at::_foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_max(1.0));
+  return norm.item<double>();
+}
+
 }  // namespace
 
 Fp16Optimizer::Fp16Optimizer(torch::optim::Optimizer& optimizer, const Fp16OptimizerOptions& options)
@@ -44,13 +84,18 @@ void Fp16Optimizer::backward(const at::Tensor& loss, bool update_master_grads_no
 }
 
 bool Fp16Optimizer::gradients_are_finite() const {
+  std::vector<at::Tensor> on_devices;
   for (const auto& parameter : masters_.model_side()) {
     const auto& gradient = parameter.grad();
     if (!gradient.defined()) continue;
     const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+    if (!values.is_cpu()) {
+      if (values.numel() > 0) on_devices.push_back(values);
+      continue;
+    }
     if (!std::isfinite(values.sum(at::kFloat).item<float>()) && !values.isfinite().all().item<bool>()) return false;
   }
-  return true;
+  return are_finite_on_devices(on_devices);
 }
 
 void Fp16Optimizer::update_master_grads() {
@@ -71,6 +116,7 @@ double Fp16Optimizer::clip_master_grads(double max_norm, double norm_type) {
   // Nothing has no largest element.
   auto masters = masters_.all();
   std::erase_if(masters, [](const at::Tensor& master) { return master.numel() == 0; });
+  if (are_on_one_device(masters)) return clip_on_device(masters, max_norm, norm_type);
   return torch::nn::utils::clip_grad_norm_(masters, max_norm, norm_type);
 }
 

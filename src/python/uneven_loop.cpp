@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/process/device.h"
+#include "hasten/process/thread_streams.h"
 #include "python/bindings.h"
 
 namespace hasten::python {
@@ -20,9 +20,9 @@ constexpr std::chrono::milliseconds kBetweenSignals{50};
 UnevenLoop::UnevenLoop(const Accelerator& accelerator, const DistributedModule& module) : accelerator_(accelerator) {
   const WithoutGil no_gil;
   auto begun = begun_.get_future();
-  thread_ = std::thread([this, &module, set_device = process::device_for_threads()] {
+  thread_ = std::thread([this, &module, set_streams = process::streams_for_threads()] {
     try {
-      set_device();
+      set_streams();
       accelerator_.join_uneven_inputs(module.prepared(), [this] {
         auto body_ends = body_.get_future();
         has_begun_ = true;

@@ -3,6 +3,8 @@
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "hasten/clip_grad_norm_async.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/training/deferred_scalar.h"
@@ -163,6 +165,26 @@ TEST_F(TrainingGpu, AClippedStepAndAnFp16StepWaitOnce) {
   EXPECT_LE(waits_of_step(quiet_options(), Clip::kBlocking), 1);
   EXPECT_LE(waits_of_step(quiet_options(Precision::kFp16), Clip::kNone), 1);
   EXPECT_LE(waits_of_step(quiet_options(Precision::kFp16), Clip::kBlocking), 2);
+}
+
+// Kernels of clipping by the front door, for a model of so many layers.
+int64_t kernels_of_clipping(int num_layers, double norm_type) {
+  Accelerator accelerator(alone_on(kGpu), quiet_options());
+  torch::nn::Sequential net;
+  for (int i = 0; i < num_layers; ++i) net->push_back(torch::nn::Linear(8, 8));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  accelerator.backward(model(torch::ones({2, 8}, kGpu)).square().sum());
+  return testing::kernels_of([&] { accelerator.clip_grad_norm_(net->parameters(), 0.01, norm_type); });
+}
+
+TEST_F(TrainingGpu, ClippingStartsAsManyKernelsForManyParametersAsForFew) {
+  if (!testing::is_pretend()) GTEST_SKIP() << "a GPU does not count its kernels";
+  for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+    const int64_t few = kernels_of_clipping(2, norm_type);
+    EXPECT_GT(few, 0);
+    EXPECT_EQ(kernels_of_clipping(20, norm_type), few) << norm_type;
+  }
 }
 
 TEST_F(TrainingGpu, ABf16StepNeedsNoSecondCopyOfTheParameters) {

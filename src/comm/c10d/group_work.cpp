@@ -2,6 +2,9 @@
 #include "comm/c10d/group_work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -33,10 +36,28 @@ void finish_dropped(const std::shared_ptr<Work<>>& work) noexcept {
 
 }  // namespace
 
+GroupWork::Place::Place(const std::vector<at::Tensor>& outputs) {
+  for (const at::Tensor& output : outputs) {
+    const c10::Device device = output.device();
+    if (device.is_cpu() || std::find(devices.begin(), devices.end(), device) != devices.end()) continue;
+    devices.push_back(device);
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+}
+
+template <class Fn>
+void GroupWork::Place::run(const Fn& fn) const {
+  if (devices.empty()) return fn();
+  const c10::DeviceGuard on_device(devices.front());
+  const c10::MultiStreamGuard in_streams(streams);
+  fn();
+}
+
 GroupWork::GroupWork(const Setup& setup, comm::Work<> work, std::shared_ptr<FutureCompleter> completer)
     : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs),
       work_(std::move(work)),
       outputs_(setup.outputs),
+      place_(outputs_),
       limit_(setup.limit),
       from_(setup.from),
       completer_(std::move(completer)) {}
@@ -44,7 +65,8 @@ GroupWork::GroupWork(const Setup& setup, comm::Work<> work, std::shared_ptr<Futu
 GroupWork::~GroupWork() {
   if (!work_) return;
   auto dropped = std::make_shared<comm::Work<>>(std::move(*work_));
-  completer_->post([dropped] { finish_dropped(dropped); }, std::chrono::milliseconds(0));
+  completer_->post([dropped, place = place_] { place.run([&] { finish_dropped(dropped); }); },
+                   std::chrono::milliseconds(0));
 }
 
 void GroupWork::carry_out_locked() {
@@ -123,9 +145,11 @@ c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
   {
     const std::lock_guard lock(turn_);
     if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), place_.devices);
   }
-  const auto job = [self = c10::intrusive_ptr<GroupWork>::reclaim_copy(this)] { self->complete_future(); };
+  const auto job = [self = c10::intrusive_ptr<GroupWork>::reclaim_copy(this)] {
+    self->place_.run([&] { self->complete_future(); });
+  };
   const bool has_thread = in_backward();
   if (has_thread) torch::autograd::Engine::get_default_engine().queue_callback(job);
   completer_->post(job, has_thread ? kLinger : std::chrono::milliseconds(0));

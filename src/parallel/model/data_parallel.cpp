@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "hasten/core/error.h"
-#include "hasten/process/device.h"
+#include "hasten/process/thread_streams.h"
 
 namespace hasten::parallel {
 namespace {
@@ -50,20 +50,6 @@ std::shared_ptr<torch::nn::Module> cloned(const torch::nn::Module& module, c10::
     throw UsageError(kDataParallel, '\'', module.name(), "' cannot be replicated: ", error.what_without_backtrace(),
                      " Derive it, and the modules in it, from torch::nn::Cloneable.");
   }
-}
-
-// Gives another thread the current device and streams of this one. A new thread has device 0 and default streams, which
-// do not wait for what this thread's streams make.
-std::function<void()> streams_for_threads() {
-  if (!at::hasCUDA()) return [] {};
-  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  std::vector<c10::Stream> streams;
-  for (c10::DeviceIndex index = 0; index < guard.deviceCount(); ++index)
-    streams.push_back(guard.getStream(c10::Device(c10::kCUDA, index)));
-  return [guard, streams, set_device = process::device_for_threads()] {
-    for (const c10::Stream& stream : streams) guard.exchangeStream(stream);
-    set_device();
-  };
 }
 
 // From here on `copy` is, to autograd, the original on another device: what flows back into it goes there.
@@ -153,7 +139,7 @@ at::Tensor gathered(const std::vector<at::Tensor>& parts, c10::Device device) {
 
 void run_in_threads(size_t count, const std::function<void(size_t)>& fn) {
   const at::ThreadLocalState modes;
-  const auto set_streams = count > 1 ? streams_for_threads() : std::function<void()>();
+  const auto set_streams = count > 1 ? process::streams_for_threads() : std::function<void()>();
   std::vector<std::exception_ptr> errors(count);
   const auto run = [&](size_t i) {
     try {

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "hasten/process/device.h"
+#include "hasten/process/thread_streams.h"
 
 namespace hasten::parallel::pipeline {
 
@@ -16,7 +16,7 @@ HeldForward::HeldForward(std::function<void()> forward) {
   const int num_threads = at::get_num_threads();
   const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
   const auto device_dtype = at::autocast::get_autocast_dtype(at::kCUDA);
-  thread_ = std::thread([this, state, num_threads, dtype, device_dtype, set_device = process::device_for_threads(),
+  thread_ = std::thread([this, state, num_threads, dtype, device_dtype, set_streams = process::streams_for_threads(),
                          forward = std::move(forward)] {
     {
       std::unique_lock lock(mutex_);
@@ -28,7 +28,7 @@ HeldForward::HeldForward(std::function<void()> forward) {
       at::autocast::set_autocast_dtype(at::kCPU, dtype);
       at::autocast::set_autocast_dtype(at::kCUDA, device_dtype);
       try {
-        set_device();
+        set_streams();
         forward();
       } catch (const Abandoned&) {
       } catch (...) {

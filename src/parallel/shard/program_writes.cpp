@@ -53,21 +53,9 @@ uint64_t checksum(const SharedStorage& storage) {
       sums.push_back(has_departed(storage) ? static_cast<int64_t>(checksum(storage) | 1) : 0);
     }
   }
-  const comm::Purpose purpose("writes of the program");
-  const auto all = group.all_gather(torch::tensor(sums, at::kLong));
-  const Origin origin{"shard", group.rank(), group.world_size()};
-  for (size_t i = 0; i < names.size(); ++i) {
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      const int64_t first = all[0].const_data_ptr<int64_t>()[i], other = all[rank].const_data_ptr<int64_t>()[i];
-      if (first == other) continue;
-      throw UsageError(origin, "'", names[i], "' was changed by the program between two steps, and rank ", rank,
-                       other == 0   ? " did not change it"
-                       : first == 0 ? " alone did"
-                                    : " gave it other values",
-                       " (compared with rank 0). Change parameters on every rank alike.");
-    }
-  }
-  throw UsageError(origin, "parameters were changed differently on the ranks between two steps.");
+  refuse_different_writes(names, sums, group);
+  throw UsageError(Origin{"shard", group.rank(), group.world_size()},
+                   "parameters were changed differently on the ranks between two steps.");
 }
 
 // Each rank of the host copies its part of the bytes. The first rank copies data that lies in another storage, and
@@ -122,6 +110,24 @@ void return_home(const Departed& departed) {
 }
 
 }  // namespace
+
+void refuse_different_writes(const std::vector<std::string>& names, const std::vector<int64_t>& marks,
+                             const comm::Group& group) {
+  const comm::Purpose purpose("writes of the program");
+  const auto all = group.all_gather(torch::tensor(marks, at::kLong));
+  const Origin origin{"shard", group.rank(), group.world_size()};
+  for (size_t i = 0; i < names.size(); ++i) {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const int64_t first = all[0].const_data_ptr<int64_t>()[i], other = all[rank].const_data_ptr<int64_t>()[i];
+      if (first == other) continue;
+      throw UsageError(origin, "'", names[i], "' was changed by the program between two steps, and rank ", rank,
+                       other == 0   ? " did not change it"
+                       : first == 0 ? " alone did"
+                                    : " gave it other values",
+                       " (compared with rank 0). Change parameters on every rank alike.");
+    }
+  }
+}
 
 bool take_in_program_writes(const std::vector<std::shared_ptr<RegionModel>>& models, const comm::Group& group,
                             bool flag) {

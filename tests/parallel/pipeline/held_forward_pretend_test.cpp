@@ -1,7 +1,8 @@
-// A forward that is held has the device of the thread that began it.
+// A forward that is held has the device and the streams of the thread that began it.
 #include "parallel/pipeline/held_forward.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +17,19 @@ TEST(HeldForwardOnDevices, RunsOnTheDeviceOfItsMaker) {
   held.run();
 
   EXPECT_EQ(found, 2);
+}
+
+TEST(HeldForwardOnDevices, RunsInTheStreamOfItsMaker) {
+  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  const c10::Device device(c10::kCUDA, 1);
+  const c10::Stream own = cuda.getStreamFromGlobalPool(device);
+  const c10::StreamGuard guard(own);
+  c10::Stream found = cuda.getDefaultStream(device);
+  HeldForward held([&] { found = cuda.getStream(device); });
+
+  held.run();
+
+  EXPECT_EQ(found, own);
 }
 
 }  // namespace

@@ -205,6 +205,61 @@ TEST(DeviceShard, WritesAndReplacedStoragesBetweenStepsCount) {
   });
 }
 
+// Each stage with its units in memory, where a write needs no other rank.
+TEST(DeviceShard, AWriteOnOneRankIsNamedWhereOperationsAreChecked) {
+  if (most_ranks() < 2) GTEST_SKIP() << "needs two devices";
+  for (const ShardStage stage : kStages) {
+    const auto words = run_ranks_collecting(2, [&](auto& process) {
+      ShardOptions options{.stage = stage, .wrap = {.unit_bytes = 400}};
+      options.reshard_after_forward = false;
+      Trained<testing::Mlp> t(process.group(), options, adamw, device_of(process.group().rank()));
+      train(t, "mlp", 1);
+      t.backward(t.loss("mlp", 1));
+      const at::NoGradGuard no_grad;
+      t.net->first->bias.mul_(2);
+      if (process.rank() == 1) t.net->second->weight.mul_(2);
+      t.step();
+    });
+
+    for (const auto& said : words) {
+      EXPECT_THAT(said, HasSubstr("'second.weight' was changed by the program between two steps, and rank 1 alone did"))
+          << "stage " << static_cast<int>(stage);
+    }
+  }
+}
+
+// Without checks no host waits for another in a step. A rank keeps what it wrote to the stripe that it owns.
+TEST(DeviceShard, AWriteOnOneRankCountsForItsStripeWhereOperationsAreNotChecked) {
+  if (most_ranks() < 2) GTEST_SKIP() << "needs two devices";
+  run_ranks(2,
+            [](auto& process) {
+              const ShardOptions options{.stage = ShardStage::kGradients, .wrap = {.unit_bytes = 400}};
+              Trained<testing::Mlp> t(process.group(), options, sgd, device_of(process.group().rank()));
+              t.optimizer->zero_grad();
+              t.backward(0 * t.loss("mlp", 0));
+              const auto before = t.parameters();
+              {
+                const at::NoGradGuard no_grad;
+                if (process.rank() == 1) {
+                  for (const auto& parameter : t.net->parameters()) parameter.add_(1);
+                }
+              }
+              t.step();
+
+              const auto after = t.parameters();
+              int64_t changed = 0, all = 0;
+              for (size_t i = 0; i < after.size(); ++i) {
+                const at::Tensor moved = after[i] != before[i];
+                EXPECT_TRUE(at::allclose(after[i], before[i] + moved)) << i;
+                changed += moved.sum().template item<int64_t>();
+                all += moved.numel();
+              }
+              EXPECT_GT(changed, 0);
+              EXPECT_LT(changed, all);
+            },
+            {.check = false});
+}
+
 TEST(DeviceShard, FrozenParametersAreGatheredAndNotTrained) {
   expect_numbers_of_cpu<testing::Mlp>([](auto& t) {
     train(t, "mlp", 1);

@@ -1,6 +1,9 @@
 // Hooks of the pretend device: torch::cuda::is_available() is true, memory can be pinned, generators are there.
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "support/pretend/generator.h"
 #include "support/pretend/guard.h"
 #include "support/pretend/memory.h"
@@ -50,4 +53,15 @@ std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs) {
 }();
 
 }  // namespace
+
+// CUDA's runtime: where a device is plugged in. HASTEN_PRETEND_BUS_ID of the environment; without it there is no
+// answer.
+extern "C" int cudaDeviceGetPCIBusId(char* id, int length, int /*device*/) {
+  constexpr int kInvalidValue = 1;
+  const char* text = std::getenv("HASTEN_PRETEND_BUS_ID");
+  if (text == nullptr) return kInvalidValue;
+  std::snprintf(id, static_cast<size_t>(length), "%s", text);
+  return 0;
+}
+
 }  // namespace hasten::testing::pretend

@@ -6,6 +6,7 @@
 // is replicated in each step, and no thread waits for another.
 #pragma once
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/nn/module.h>
 
 #include <functional>
@@ -70,8 +71,9 @@ class DataParallel {
       : model_(std::move(model)), replicas_(std::make_shared<detail::Replicas>(shared(model_), std::move(devices))) {}
 
   /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested/nested.h), are cut along
-  /// dim 0 and moved to the devices. All other arguments go to each device. The outputs come back as from the model
-  /// itself, on the first device, scalars as a vector with an element a part. Not from two threads at once.
+  /// dim 0 and moved to the devices. All other arguments go to each device. Each forward runs with its device as the
+  /// current one. The outputs come back as from the model itself, on the first device, scalars as a vector with an
+  /// element a part. Not from two threads at once.
   /// Blocks: until all parts are there. Throws: UsageError for tensors of different first sizes; the
   /// exceptions of forward.
   template <class... Arguments>
@@ -80,6 +82,8 @@ class DataParallel {
     const auto parts = detail::plan_parts(inputs, replicas_->size());
     replicas_->refresh(parts.size());
     const auto forward = [&](size_t i) {
+      // Tensors that forward makes without an index, as {at::kCUDA}, are on its part's device.
+      const c10::DeviceGuard on_device(replicas_->device(i));
       const auto mine = [&](const at::Tensor& tensor) {
         return detail::part_of(tensor, parts[i], replicas_->device(i));
       };

@@ -10,11 +10,12 @@
 #include "hasten/core/error.h"
 #include "parallel/ddp/abandoned_work.h"
 #include "parallel/ddp/reducer_bucket.h"
+#include "parallel/shard/program_writes.h"
 
 namespace hasten::parallel::shard {
 
-DeviceModel::DeviceModel(comm::Group group, ShardOptions options, c10::Device device, IsTaken is_taken)
-    : ShardedModel(std::move(group), std::move(options), std::move(is_taken)), device_(device) {
+DeviceModel::DeviceModel(const comm::Group& group, ShardOptions options, c10::Device device, IsTaken is_taken)
+    : ShardedModel(group, std::move(options), std::move(is_taken)), is_checked_(group.checked()), device_(device) {
   if (options_.parameter_offload.device != OffloadDevice::kFile) return;
   throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "parameters of ", device_,
                    " are to rest in files of '", options_.parameter_offload.path,
@@ -169,6 +170,7 @@ void DeviceModel::set_whole(bool whole) {
 }
 
 void DeviceModel::begin_step() {
+  if (is_checked_) compare_writes();
   if (reads_) {
     memory_->flush();
     memory_->end_reads();
@@ -179,9 +181,24 @@ void DeviceModel::begin_step() {
   adopt_written();
 }
 
-void DeviceModel::note_version(size_t item) {
+// Ranks do not meet round a step on devices, so that no host waits for another: this is for checks alone.
+void DeviceModel::compare_writes() const {
+  std::vector<std::string> names;
+  std::vector<int64_t> counts;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    names.push_back(items_[item].name);
+    counts.push_back(version(item) - versions_[item]);
+  }
+  refuse_different_writes(names, counts, everyone_);
+}
+
+int64_t DeviceModel::version(size_t item) const {
   const at::Tensor& tensor = parameters_[item].tensor;
-  versions_[item] = tensor.is_inference() ? 0 : tensor._version();
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+void DeviceModel::note_version(size_t item) {
+  versions_[item] = version(item);
 }
 
 // Writes of the program to a whole parameter on the device count for the stripe on the CPU, too. They are seen by
@@ -203,7 +220,7 @@ void DeviceModel::adopt_written() {
 
 // The step itself has counted.
 void DeviceModel::end_step() {
-  if (!steps_on_host()) return;
+  if (!steps_on_host() && !is_checked_) return;
   for (size_t item = 0; item < items_.size(); ++item) note_version(item);
 }
 

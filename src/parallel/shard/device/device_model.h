@@ -22,7 +22,7 @@ class DeviceBucket;
 
 class DeviceModel : public ShardedModel {
  public:
-  DeviceModel(comm::Group group, ShardOptions options, c10::Device device, IsTaken is_taken = {});
+  DeviceModel(const comm::Group& group, ShardOptions options, c10::Device device, IsTaken is_taken = {});
   ~DeviceModel() override;
 
   void release() override {}
@@ -83,11 +83,16 @@ class DeviceModel : public ShardedModel {
   std::optional<c10::ScalarType> low_dtype() const;
   void make_reads();
   void adopt_replaced();
+  /// Collective: yes. Throws: UsageError on all ranks for a parameter that some wrote to more often than others.
+  void compare_writes() const;
+  int64_t version(size_t item) const;
   void note_version(size_t item);
   void adopt_written();
   at::Tensor to_rest(const at::Tensor& stripe, bool on_host) const;
   void read_numbers();
 
+  /// Whether the program has operations checked; those of the model's groups are not.
+  const bool is_checked_;
   c10::Device device_;
   /// For marks of gradients, which may outlive the model; null then.
   std::shared_ptr<DeviceModel*> self_ = std::make_shared<DeviceModel*>(this);
@@ -101,7 +106,7 @@ class DeviceModel : public ShardedModel {
     std::vector<int64_t> sizes, strides;
   };
   std::vector<Layout> layouts_;
-  /// The version of each item's values that the stripes on the CPU have.
+  /// The version of each item's values when the last step ended; the stripes on the CPU have those values.
   std::vector<int64_t> versions_;
   /// The units whose gradients are exchanged, by their numbers in the plan.
   std::vector<size_t> exchanged_;
