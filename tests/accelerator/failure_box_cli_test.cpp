@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <stdexcept>
@@ -46,6 +47,7 @@ struct FailingRows : torch::data::Dataset<FailingRows> {
 
 HASTEN_PROCESS_CASE(fails_in_a_thread) {
   AcceleratorOptions options;
+  if (place_of_failure() == "stop") options.timeout = std::chrono::seconds(3);
   Accelerator accelerator(options);
   torch::nn::Linear net(4, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -60,6 +62,9 @@ HASTEN_PROCESS_CASE(fails_in_a_thread) {
     for (auto& batch : train) {
       optimizer.zero_grad();
       while (epoch == 1 && fails_here("hang")) pause();
+      if (epoch == 1 && fails_here("early")) return 7;
+      if (epoch == 1 && fails_here("early_end")) return 0;
+      if (epoch == 1 && fails_here("stop")) raise(SIGSTOP);
       accelerator.backward(torch::mse_loss(model(batch.data), batch.target));
       optimizer.step();
     }
@@ -91,6 +96,35 @@ TEST(FailureBox, AThreadThatThrowsIsTheFirstFailureOfItsRank) {
       EXPECT_THAT(result.err, HasSubstr(words)) << place;
       EXPECT_THAT(result.err, Not(HasSubstr("failed first: killed by"))) << place;
     }
+  }
+}
+
+TEST(FailureBox, ARankThatEndsWhileTheOthersGoOnIsTheCause) {
+  for (const std::string rank : {"1", "2"}) {
+    const auto code = launch("early", rank), none = launch("early_end", rank);
+
+    EXPECT_EQ(code.exit_code, 7) << code.err;
+    EXPECT_THAT(code.err, HasSubstr("rank " + rank + " of 3 failed first: exit code 7"));
+    EXPECT_EQ(none.exit_code, 1) << none.err;
+    EXPECT_THAT(none.err, ContainsRegex("cause: rank " + rank + " after step [0-9]+ ended with exit code 0 while"));
+  }
+}
+
+TEST(FailureBox, OfAMainProcessThatHasLeftTheOthersTellTheRemedy) {
+  const auto result = launch("early_end", "0");
+
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, ContainsRegex("rank 0 has left the group.*give all ranks as many batches, or use join_uneven|"
+                                        "cause: rank 0 after step [0-9]+ ended with exit code 0 while"));
+}
+
+TEST(FailureBox, ARankThatIsStoppedIsNamedWhenTheOthersHaveWaitedLongEnough) {
+  for (const std::string rank : {"1", "2"}) {
+    const auto result = launch("stop", rank);
+
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_THAT(result.err, ContainsRegex("rank [012]/3: .*rank " + rank)) << rank;
+    EXPECT_THAT(result.err, Not(HasSubstr("rank " + rank + " of 3 failed first: an uncaught"))) << rank;
   }
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "hasten/core/error.h"
@@ -90,6 +93,36 @@ TEST_F(Boards, EventFilesOfOtherProgramsAreRunsAndARestartDropsPoints) {
   EXPECT_EQ(runs[0].curves.at("x").size(), 6u);
   EXPECT_EQ(runs[0].curves.at("x").back().value, 2.0);
   EXPECT_THROW(read_runs({folder_ / "none"}), DataError);
+}
+
+TEST_F(Boards, EventFilesThatACrashHasCutAreShownUpToThereBesideTheOthers) {
+  std::string good = summary::record(summary::version_event(1));
+  for (int step = 0; step < 8; ++step) good += summary::record(summary::event(1, step, summary::scalar("x", 1.0F)));
+  std::string flipped = good;
+  for (size_t i = 0; i < 3; ++i) flipped[flipped.size() / 2 + i] = '\377';
+  const std::string name = "/events.out.tfevents.1.host";
+  write("good" + name, good);
+  write("cut" + name, good.substr(0, good.size() - 7));
+  write("flipped" + name, flipped);
+  write("empty" + name, "");
+  write("rubbish" + name, std::string(5000, '\x93'));
+  write("twice" + name, good);
+  write("twice/events.out.tfevents.2.host", good);
+  std::filesystem::create_directories(folder_ / "folder/events.out.tfevents.3.host");
+  std::filesystem::create_symlink("/no/such/file", folder_ / "folder/events.out.tfevents.4.host");
+
+  std::map<std::string, size_t> points;
+  for (const auto& run : read_runs({folder_})) {
+    const auto curve = run.curves.find("x");
+    points[run.name] = curve == run.curves.end() ? 0 : curve->second.size();
+  }
+
+  EXPECT_EQ(points["good"], 8u);
+  EXPECT_EQ(points["cut"], 7u);
+  EXPECT_GT(points["flipped"], 0u);
+  EXPECT_LT(points["flipped"], 8u);
+  EXPECT_GE(points["twice"], 8u);
+  EXPECT_EQ(points["empty"] + points["rubbish"] + points["folder"], 0u);
 }
 
 TEST_F(Boards, AServedPageGivesNewsToItsOwnHostOnly) {

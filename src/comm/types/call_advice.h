@@ -33,11 +33,12 @@ inline std::string advice_on(const std::string& rank, const CallLabel& call, con
   return is_of_all_ranks(other) ? advice(other_rank, other, rank) : std::string();
 }
 
-/// Returns a blank and a sentence if `call` is one of all ranks, for a rank that another one has left alone in it.
-/// Empty otherwise.
+/// Returns a blank and a sentence for a rank that another one has left alone in `call`.
 inline std::string advice_on_absence(const CallLabel& call) {
   const std::string_view made = call.words.data();
-  if (!is_of_all_ranks(made)) return {};
+  if (!is_of_all_ranks(made)) {
+    return " If that rank's loop has ended first, give all ranks as many batches, or use join_uneven_inputs.";
+  }
   return text(' ', made, " is a call of all ranks: make it on every rank, not behind is_main_process().");
 }
 

@@ -1,13 +1,17 @@
 #include "hasten/data/loader/data_loader.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "hasten/core/error.h"
 #include "hasten/data/loader/loader.h"
 #include "support/samples.h"
 
 namespace hasten::data {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::data::samplers::SequentialSampler;
 
 using Batch = Loader<testing::Range, SequentialSampler>::Batch;
@@ -30,6 +34,19 @@ TEST(DataLoader, GivesTheBatchesOfItsLoader) {
   EXPECT_EQ(count_batches(own), 3u) << "a loader converts where one is taken";
   EXPECT_EQ(any.size(), own.size());
   EXPECT_EQ(any.total_batch_size(), 4u);
+}
+
+TEST(DataLoader, ALoopThatGoesOnBehindTheLastBatchIsRefused) {
+  const auto own = loader<SequentialSampler>(testing::Range(10), 4);
+  auto batch = own.begin();
+  for (int i = 0; i < 3; ++i) ++batch;
+  const auto refused =
+      ThrowsMessage<UsageError>(HasSubstr("the loop goes on behind the loader's last batch. End it at"));
+
+  EXPECT_EQ(batch, own.end());
+  EXPECT_THAT([&] { *batch; }, refused);
+  EXPECT_THAT([&] { ++batch; }, refused);
+  EXPECT_THAT([&] { *own.end(); }, refused);
 }
 
 TEST(DataLoader, SharesTheLoadersEpochsAndPosition) {

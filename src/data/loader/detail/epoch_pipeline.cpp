@@ -142,4 +142,10 @@ void EpochPipeline::look_ahead() {
   if (!rule.drop_last) position_.remainder = is_short ? num_samples : 0;
 }
 
+void throw_behind_last_batch(const EpochPipeline* pass) {
+  throw UsageError(pass == nullptr ? Origin{"data"} : pass->origin(),
+                   "the loop goes on behind the loader's last batch. End it at end(), or call begin() for another pass "
+                   "over the data.");
+}
+
 }  // namespace hasten::data::detail

@@ -110,6 +110,7 @@ class EpochPipeline {
   void advance();
   /// Ends the pass early because the loader begins another.
   void supersede() noexcept;
+  const Origin& origin() const noexcept { return stages_.origin; }
 
   bool at_end() const noexcept { return !batch_ && !superseded_; }
   const AnyBatch& batch() const noexcept { return batch_; }
@@ -136,9 +137,13 @@ class EpochPipeline {
   bool superseded_ = false;
 };
 
+/// Throws: UsageError, always: a loop has gone on behind the last batch.
+[[noreturn]] void throw_behind_last_batch(const EpochPipeline* pass);
+
 }  // namespace detail
 
-/// Input iterator over a pass; copies share it, and the last copy to go ends it.
+/// Input iterator over a pass; copies share it, and the last copy to go ends it. As for torch's loaders, an iterator at
+/// the end throws UsageError where a batch or the next one is asked for.
 template <class Batch>
 class PassIterator {
  public:
@@ -152,13 +157,13 @@ class PassIterator {
   PassIterator() = default;
   explicit PassIterator(std::shared_ptr<detail::EpochPipeline> pass) : pass_(std::move(pass)) {}
 
-  Batch& operator*() const { return detail::batch_in<Batch>(pass_->batch()); }
+  Batch& operator*() const { return detail::batch_in<Batch>(pass().batch()); }
   Batch* operator->() const { return &**this; }
   PassIterator& operator++() {
-    pass_->advance();
+    pass().advance();
     return *this;
   }
-  void operator++(int) { pass_->advance(); }
+  void operator++(int) { pass().advance(); }
   /// As for torch's loaders: only "at the end or not" is worth asking.
   friend bool operator==(const PassIterator& a, const PassIterator& b) {
     return a.at_end() ? b.at_end() : a.pass_ == b.pass_;
@@ -166,6 +171,10 @@ class PassIterator {
 
  private:
   bool at_end() const noexcept { return !pass_ || pass_->at_end(); }
+  detail::EpochPipeline& pass() const {
+    if (at_end()) detail::throw_behind_last_batch(pass_.get());
+    return *pass_;
+  }
   std::shared_ptr<detail::EpochPipeline> pass_;
 };
 
