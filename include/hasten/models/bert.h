@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "hasten/core/value.h"
+#include "hasten/plan/attention_heads.h"
 
 namespace hasten::models {
 
@@ -33,10 +34,11 @@ struct BertConfig {
   static BertConfig from_json(const core::Value& config);
 };
 
-struct BertLayerImpl : torch::nn::Module {
+struct BertLayerImpl : torch::nn::Module, plan::AttentionHeads {
   explicit BertLayerImpl(const BertConfig& config);
   /// `x` [batch, tokens, hidden]; `mask` as scaled_dot_product_attention takes it, or undefined.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask);
+  std::vector<plan::HeadCount> head_counts() const override { return {{"heads", num_heads_}}; }
 
  private:
   torch::nn::Linear query_{nullptr}, key_{nullptr}, value_{nullptr}, attention_dense_{nullptr}, intermediate_{nullptr},

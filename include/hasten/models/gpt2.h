@@ -10,6 +10,7 @@
 
 #include "hasten/core/value.h"
 #include "hasten/models/causal_lm_module.h"
+#include "hasten/plan/attention_heads.h"
 
 namespace hasten::models {
 
@@ -25,9 +26,10 @@ struct Gpt2Config {
   static Gpt2Config from_json(const core::Value& config);
 };
 
-struct Gpt2BlockImpl : torch::nn::Module {
+struct Gpt2BlockImpl : torch::nn::Module, plan::AttentionHeads {
   Gpt2BlockImpl(const Gpt2Config& config, int64_t layer);
   at::Tensor forward(const at::Tensor& x, const detail::AttentionContext& context);
+  std::vector<plan::HeadCount> head_counts() const override { return {{"heads", num_heads_}}; }
 
  private:
   torch::nn::LayerNorm ln_1_{nullptr}, ln_2_{nullptr};

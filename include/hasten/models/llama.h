@@ -9,6 +9,7 @@
 #include "hasten/core/value.h"
 #include "hasten/models/causal_lm_module.h"
 #include "hasten/models/rotary.h"
+#include "hasten/plan/attention_heads.h"
 
 namespace hasten::models {
 
@@ -46,9 +47,12 @@ struct RmsNormImpl : torch::nn::Module {
 };
 TORCH_MODULE(RmsNorm);
 
-struct LlamaBlockImpl : torch::nn::Module {
+struct LlamaBlockImpl : torch::nn::Module, plan::AttentionHeads {
   LlamaBlockImpl(const LlamaConfig& config, int64_t layer);
   at::Tensor forward(const at::Tensor& x, const RotaryAngles& angles, const detail::AttentionContext& context);
+  std::vector<plan::HeadCount> head_counts() const override {
+    return {{"heads", num_heads_}, {"key-value heads", num_kv_heads_}};
+  }
 
  private:
   RmsNorm input_layernorm_{nullptr}, post_attention_layernorm_{nullptr};

@@ -16,6 +16,7 @@
 #include "hasten/core/value.h"
 #include "hasten/models/causal_lm_module.h"
 #include "hasten/models/llama.h"
+#include "hasten/plan/attention_heads.h"
 
 namespace hasten::models {
 
@@ -34,12 +35,13 @@ struct T5Config {
 };
 
 /// Attention over `keys_of`: the block's own states, or the encoder's.
-struct T5AttentionImpl : torch::nn::Module {
+struct T5AttentionImpl : torch::nn::Module, plan::AttentionHeads {
   T5AttentionImpl(const T5Config& config, bool has_positions, bool is_bidirectional);
   /// `mask` is added to scores [batch or 1, heads or 1, tokens, keys]; undefined: nothing is.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& keys_of, const at::Tensor& mask);
   /// Returns what relative positions add to scores, [1, heads, tokens, keys].
   at::Tensor position_bias(int64_t tokens, int64_t keys, c10::Device device);
+  std::vector<plan::HeadCount> head_counts() const override { return {{"heads", num_heads_}}; }
 
  private:
   torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};

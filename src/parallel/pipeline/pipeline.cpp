@@ -23,6 +23,7 @@
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/pipeline/stage_plan.h"
+#include "hasten/parallel/tensor/tensor_parallel.h"
 #include "hasten/plan/order_check.h"
 #include "hasten/process/default_generators.h"
 #include "parallel/parameters/parameter_sync.h"
@@ -474,6 +475,24 @@ at::Tensor value_everywhere(const at::Tensor& value) {
                                  : at::empty(staged->facts().sizes, at::TensorOptions(staged->facts().dtype));
   axis.group().broadcast_(on_host, root);
   return staged->facts().is_on_cpu ? on_host : on_host.to(axis.device());
+}
+
+std::string describe_value(const at::Tensor& value) {
+  if (!value.defined()) return "undefined";
+  std::string words = text("[", join(value.sizes(), ", "), "] ", c10::toString(value.scalar_type()));
+  const auto* const staged = pipeline::StagedTensor::of(value);
+  if (staged != nullptr) {
+    const auto& axis = staged->axis();
+    words += text(", on stage ", staged->stage(), " of ", axis.num_stages(), " (rank ", axis.rank_of(staged->stage()),
+                  " of pp)");
+  }
+  const at::Tensor local = staged != nullptr ? staged->local() : value;
+  if (const auto* const global = tensor::GlobalTensor::of(local)) {
+    const auto& axis = global->axis();
+    words += text(", cut over ", axis.options().name, " (", describe(global->cut()), "), part ", axis.part(), " of ",
+                  axis.num_parts(), " is [", join(local_value(local).sizes(), ", "), "]");
+  }
+  return words;
 }
 
 bool is_staged_value(const at::Tensor& value) noexcept {

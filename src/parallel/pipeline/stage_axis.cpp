@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "hasten/core/log.h"
+
 namespace hasten::parallel::pipeline {
 
 StageAxis::StageAxis(const comm::Group& group, std::vector<int> rank_of_stage, c10::Device device,
@@ -140,6 +142,12 @@ void StageAxis::add_holder(const at::Tensor& parameter, int stage) {
     interception::add_interceptor(parameter, shared_from_this());
   }
   record.stages.insert(stage);
+  if (is_there || rank() != 0) return;
+  int64_t bytes = parameter.element_size();
+  for (const int64_t size : record.part_sizes) bytes *= size;
+  Logger("pipeline", {rank(), messages_.num_ranks()})
+      .info(text("'", record.name, "' of stage ", record.first_stage(), " is used on stage ", stage,
+                 " as well, which holds its ", bytes, " bytes, too."));
 }
 
 std::vector<std::pair<at::Tensor, std::set<int>>> StageAxis::tied() const {

@@ -24,7 +24,11 @@ uint64_t next_bit() {
 
 CutAxis::CutAxis(comm::Group group, AxisOptions options)
     // The rules run alike on all ranks; a call that differs is found by the group's own header checks.
-    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {}
+    : group_(group.with_check(false)), options_(std::move(options)), bit_(next_bit()), list_(*this) {
+  pointer_words_ = text("A value that is cut over ", options_.name,
+                        " has no memory of its own. Use parallel::local_value(x) for this rank's part, or "
+                        "parallel::whole_value(x) on all ranks.");
+}
 
 CutAxis::~CutAxis() = default;
 
@@ -37,7 +41,8 @@ const Placement* CutAxis::placement(const at::Tensor& parameter) const noexcept 
   return found == parameters_.end() ? nullptr : &found->second;
 }
 
-void CutAxis::add(const at::Tensor& parameter, Placement placement) {
+void CutAxis::add(const std::string& name, const at::Tensor& parameter, Placement placement) {
+  names_.insert_or_assign(parameter.unsafeGetTensorImpl(), name);
   parameters_.insert_or_assign(parameter.unsafeGetTensorImpl(), std::move(placement));
   interception::add_interceptor(parameter, shared_from_this());
 }
@@ -97,15 +102,17 @@ Argument CutAxis::look(const at::Tensor& tensor) const {
 
 void CutAxis::note_gathered(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
+  const auto used = names_.find(last_used_.load());
+  const std::string place = used == names_.end() ? "" : text(", behind an operator on '", used->second, "'");
   if (options_.strict) {
     throw UsageError(Origin{"tensor", part(), num_parts()}, "'", name, "' has no rule for values that are cut over ",
-                     options_.name,
+                     options_.name, place,
                      ", and strict is set. Compute it on parallel::whole_value(x), or leave strict out.");
   }
   const std::lock_guard lock(mutex_);
   if (gathered_[name]++ > 0) return;
   Logger("tensor", {part(), num_parts()})
-      .warning(text("'", name, "' has no rule for values that are cut over ", options_.name,
+      .warning(text("'", name, "' has no rule for values that are cut over ", options_.name, place,
                     "; it runs on whole values, on every rank."));
 }
 
@@ -141,9 +148,7 @@ GlobalTensor::GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, cons
       cut_(cut) {
   set_sizes_contiguous(sizes);
   extra_meta_ = std::make_unique<c10::ExtraMeta>();
-  extra_meta_->custom_data_ptr_error_msg_ =
-      "A value that is cut over ranks has no memory of its own. Use parallel::local_value(x) for this rank's part, or "
-      "parallel::whole_value(x) on all ranks.";
+  extra_meta_->custom_data_ptr_error_msg_ = axis.pointer_words();
 }
 
 const GlobalTensor* GlobalTensor::of(const at::Tensor& tensor) noexcept {

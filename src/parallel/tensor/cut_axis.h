@@ -90,7 +90,9 @@ class CutAxis : public interception::Interceptor,
   CutInterval part_of(int64_t size) const noexcept { return parallel::part_of(size, num_parts(), part()); }
 
   /// Records a parameter that holds this rank's part.
-  void add(const at::Tensor& parameter, Placement placement);
+  void add(const std::string& name, const at::Tensor& parameter, Placement placement);
+  /// Notes that an operator takes a cut parameter; those behind it, up to the next, are of its module.
+  void note_used(const at::Tensor& parameter) noexcept { last_used_ = parameter.unsafeGetTensorImpl(); }
 
   /// Returns the number of blocks that views, slices and pieces keep together.
   int64_t blocks_together() const noexcept { return options_.zigzag ? 2 : 1; }
@@ -114,6 +116,8 @@ class CutAxis : public interception::Interceptor,
   ParallelCounts counts() const;
   /// Its bit among the axes whose rules are running.
   uint64_t bit() const noexcept { return bit_; }
+  /// Returns what a pointer to a cut value's elements is refused with.
+  const std::string& pointer_words() const noexcept { return pointer_words_; }
 
   /// While it exists, random operators draw numbers of this rank's own, from a seed that all ranks draw.
   class OwnRandom;
@@ -123,6 +127,10 @@ class CutAxis : public interception::Interceptor,
   AxisOptions options_;
   uint64_t bit_;
   std::unordered_map<const c10::TensorImpl*, Placement> parameters_;
+  std::unordered_map<const c10::TensorImpl*, std::string> names_;
+  std::atomic<const c10::TensorImpl*> last_used_ = nullptr;
+  /// The words with which data_ptr of a cut value is refused.
+  std::string pointer_words_;
   interception::SharedInterceptor list_;
   std::atomic<int64_t> num_operators_ = 0, num_exchanges_ = 0;
   mutable std::mutex mutex_;

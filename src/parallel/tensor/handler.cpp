@@ -44,7 +44,9 @@ bool Handler::intercept(const c10::OperatorHandle& op, interception::Stack& stac
     if (const auto* const global = GlobalTensor::of(tensor)) {
       has_global = has_global || &global->axis() == this;
     } else {
-      has_parameter = has_parameter || placement(tensor) != nullptr;
+      if (placement(tensor) == nullptr) return;
+      has_parameter = true;
+      note_used(tensor);
     }
   };
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {

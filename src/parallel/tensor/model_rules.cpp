@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/plan/attention_heads.h"
 #include "hasten/plan/module_tree.h"
 
 namespace hasten::parallel::tensor {
@@ -75,15 +76,16 @@ bool is_there(const std::string& name, const std::vector<PlanParameter>& paramet
   });
 }
 
-void require_heads(const std::string& name, const torch::nn::MultiheadAttentionImpl& attention, int num_parts) {
-  const int64_t heads = attention.options.num_heads();
-  if (heads % num_parts == 0) return;
-  std::vector<int64_t> possible;
-  for (int64_t n = 1; n <= heads; ++n) {
-    if (heads % n == 0) possible.push_back(n);
-  }
-  throw UsageError(Origin{"tensor"}, "'", name, "' has ", heads, " heads, tp ", num_parts, "; ", join(possible, ", "),
-                   " are possible.");
+std::vector<plan::HeadCount> head_counts_of(const torch::nn::Module& part) {
+  if (const auto* const attention = part.as<torch::nn::MultiheadAttentionImpl>())
+    return {{"heads", attention->options.num_heads()}};
+  const auto* const of_models = dynamic_cast<const plan::AttentionHeads*>(&part);
+  return of_models == nullptr ? std::vector<plan::HeadCount>() : of_models->head_counts();
+}
+
+void require_heads(const std::string& name, const torch::nn::Module& part, int num_parts) {
+  const std::string problem = plan::problem_with_heads(head_counts_of(part), num_parts);
+  if (!problem.empty()) throw UsageError(Origin{"tensor"}, "'", name, "' has ", problem, ".");
 }
 
 }  // namespace
@@ -95,8 +97,7 @@ TensorPlan plan_by_classes(const torch::nn::Module& module, const std::vector<Pl
     const std::string class_name = plan::short_class_name(part.name());
     for (const auto& rule : class_rules()) {
       if (rule.class_name != class_name) continue;
-      if (const auto* attention = part.as<torch::nn::MultiheadAttentionImpl>())
-        require_heads(name, *attention, num_parts);
+      require_heads(name, part, num_parts);
       for (const auto& [entry, style] : rule.entries) {
         const std::string whole = joined(name, entry);
         if (is_there(whole, parameters)) plan.emplace_back(whole, style);

@@ -128,7 +128,7 @@ TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, con
     parameter.set_data(
         cut_tensor(parameter.detach(), found->second, parts, group.rank()).clone(at::MemoryFormat::Contiguous));
     parameters_->add(item.key(), parameter);
-    axis_->add(parameter, std::move(placement));
+    axis_->add(item.key(), parameter, std::move(placement));
   }
 }
 

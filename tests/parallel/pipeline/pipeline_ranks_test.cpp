@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+#include <mutex>
+
 #include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "hasten/core/log_sink.h"
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/layout/stages.h"
@@ -325,6 +330,25 @@ TEST(Pipeline, GivesAParameterToAStageThatUsesItOutOfOrder) {
                              2 * wanted, 1e-5, 1e-7));
   });
   EXPECT_THAT(words, ::testing::Each(""));
+}
+
+TEST(Pipeline, SaysWhichParameterASecondStageHoldsAsWell) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  setenv("HASTEN_LOG_LEVEL", "info", 1);
+  set_log_sink([&](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  const auto words = run_stages(2, {.microbatches = 2}, [&](const Pipeline& pipeline, auto& net, int) {
+    pipeline.forward_backward(
+        four_rows(), [&](const at::Tensor& x) { return layer(net, 0, layer(net, 3, layer(net, 0, x))).mean(); });
+  });
+  set_log_sink(nullptr);
+  unsetenv("HASTEN_LOG_LEVEL");
+  EXPECT_THAT(words, ::testing::Each(""));
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr(
+                         "'0.weight' of stage 0 is used on stage 1 as well, which holds its 64 bytes, too.")));
 }
 
 TEST(Pipeline, WeighsPartsByTheirSamplesOrAsTold) {

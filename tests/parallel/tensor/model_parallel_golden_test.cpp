@@ -95,6 +95,35 @@ TEST(TensorPlan, CutsWeightsAndBiasesByStyle) {
   EXPECT_EQ(cuts.at("attention.in_proj_bias"), (Cut{0, 3}));
 }
 
+std::string conflicts(const TensorPlan& plan, const std::vector<PlanParameter>& all) {
+  try {
+    resolve_plan(plan, all, 2);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TensorPlan, RefusesUnlikeCutsOfATiedPair) {
+  const int tied = 0;
+  const std::vector<PlanParameter> pair = {{"embedding.weight", {10, 4}, true, &tied},
+                                           {"head.weight", {10, 4}, false, &tied}};
+
+  const std::string words = conflicts({{"embedding", "embedding_colwise"}, {"head", "colwise"}}, pair);
+
+  EXPECT_NE(words.find("'head.weight' (the same tensor as 'embedding.weight') is dim 1 by 'embedding' and dim 0 by "
+                       "'head'"),
+            std::string::npos)
+      << words;
+  EXPECT_EQ(conflicts({{"embedding", "embedding_rowwise"}, {"head", "colwise"}}, pair), "no error");
+}
+
+TEST(TensorPlan, NamesTheNearestModule) {
+  const std::string words = conflicts({{"layers.0.fc3", "colwise"}}, parameters());
+
+  EXPECT_NE(words.find("did you mean 'layers.0.fc"), std::string::npos) << words;
+}
+
 TEST(TensorPlan, ListsAllConflictsInOneMessage) {
   try {
     resolve_plan({{"layers.*.fc9", "colwise"},

@@ -253,6 +253,29 @@ TEST(TensorParallel, RefusesANumberOfHeadsThatRanksDoNotDivide) {
   EXPECT_THAT(words[0], HasSubstr("has 3 heads, tp 2; 1, 3 are possible"));
 }
 
+// Cut in the middle of a head, values would be right and gathered again and again.
+TEST(TensorParallel, RefusesHeadsOfItsOwnModelsThatRanksDoNotDivide) {
+  const auto words = [](int ranks, const std::function<std::shared_ptr<torch::nn::Module>()>& make) {
+    return run_ranks_collecting(
+        ranks, [&](process::Process& process) { const TensorParallel cut(*make(), process.group()); })[0];
+  };
+  auto gpt2 = small_gpt2_config(24, 1);
+  gpt2.n_head = 6;
+  EXPECT_THAT(words(4, [&] { return std::make_shared<models::Gpt2Impl>(gpt2); }),
+              HasSubstr("'transformer.h.0' has 6 heads, tp 4; 1, 2, 3, 6 are possible."));
+  models::LlamaConfig llama;
+  llama.vocab_size = llama.hidden_size = llama.intermediate_size = 32;
+  llama.num_hidden_layers = 1;
+  llama.num_attention_heads = 8;
+  llama.num_key_value_heads = 2;
+  EXPECT_THAT(words(4, [&] { return std::make_shared<models::LlamaImpl>(llama); }),
+              HasSubstr("'model.layers.0' has 8 heads, 2 key-value heads, tp 4; 1, 2 are possible."));
+  EXPECT_THAT(words(3, [] { return std::make_shared<models::BertImpl>(small_bert_config(12, 1)); }),
+              HasSubstr("has 4 heads, tp 3; 1, 2, 4 are possible."));
+  EXPECT_THAT(words(3, [] { return std::make_shared<models::T5Impl>(small_t5_config(1)); }),
+              HasSubstr("has 4 heads, tp 3; 1, 2, 4 are possible."));
+}
+
 TEST(TensorParallel, RefusesOperatorsWithoutARuleIfStrict) {
   const auto words = run_ranks_collecting(2, [](process::Process& process) {
     torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
@@ -261,7 +284,8 @@ TEST(TensorParallel, RefusesOperatorsWithoutARuleIfStrict) {
     const auto& first = net[0];
     (void)first->as<torch::nn::LinearImpl>()->forward(at::ones({2, 4})).flip(1);
   });
-  EXPECT_THAT(words[0], HasSubstr("'aten::flip' has no rule for values that are cut over tp"));
+  EXPECT_THAT(words[0], HasSubstr("'aten::flip' has no rule for values that are cut over tp, behind an operator on "
+                                  "'0.bias', and strict is set"));
 }
 
 TEST(TensorParallel, SaysThatAParameterWasReplaced) {

@@ -154,5 +154,8 @@ std::optional<double> weight_of(const Batch& batch, const std::function<double(c
 at::Tensor value_everywhere(const at::Tensor& value);
 /// Returns true if the value is on one stage, so that other ranks have no memory of it.
 bool is_staged_value(const at::Tensor& value) noexcept;
+/// Returns sizes and type of a value, how it is cut and on which stage it is: "[8, 16] Float, cut over tp (dim 1), part
+/// 0 of 2 is [8, 8]". Nothing is sent, so that a single rank may print it.
+std::string describe_value(const at::Tensor& value);
 
 }  // namespace hasten::parallel
