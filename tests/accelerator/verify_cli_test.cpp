@@ -59,6 +59,24 @@ struct Pictures : torch::data::Dataset<Pictures> {
   size_t first_;
 };
 
+/// Grows the parameters behind each step.
+class GrowingSgd : public torch::optim::SGD {
+ public:
+  GrowingSgd(const std::vector<at::Tensor>& parameters, const torch::optim::SGDOptions& options, double growth)
+      : SGD(parameters, options), growth_(growth) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    const at::Tensor loss = SGD::step(std::move(closure));
+    const torch::NoGradGuard no_grad;
+    for (const auto& group : param_groups()) {
+      for (const at::Tensor& parameter : group.params()) parameter.mul_(1 + growth_);
+    }
+    return loss;
+  }
+
+ private:
+  double growth_;
+};
+
 /// Gives each rank another order.
 class OrderOfRank : public torch::data::samplers::Sampler<> {
  public:
@@ -136,10 +154,11 @@ class Program {
     torch::optim::SGD second(net->head->parameters(), 0.1);
     if (has("second_not_prepared")) parameters = net->conv->parameters();
     const double rate = has("scales_rate") ? 0.1 * accelerator.num_processes() : 0.1;
-    torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(rate).momentum(0.9));
+    const int others = accelerator.num_processes() - 1;
+    GrowingSgd sgd(parameters, torch::optim::SGDOptions(rate).momentum(0.9), has("grows") ? 0.1 * others : 0);
     auto model = accelerator.prepare(net);
     auto optimizer = accelerator.prepare(sgd);
-    optim::StepLR decay(sgd, {.step_size = 3, .gamma = 0.5});
+    optim::StepLR decay(sgd, {.step_size = has("decays_by_processes") && others > 0 ? 2 : 3, .gamma = 0.5});
     auto scheduler = accelerator.prepare(decay);
     const int num_epochs = has("epochs_by_processes") ? 2 / accelerator.num_processes() : 2;
     for (int epoch = 0; epoch < num_epochs; ++epoch) {
@@ -150,6 +169,7 @@ class Program {
         if (has("zeroes_itself")) net->zero_grad();
         at::Tensor output = model(batch.data);
         if (has("branches") && accelerator.is_main_process()) output = output * 2;
+        if (has("multiplies_output")) output = output * accelerator.num_processes();
         if (has("draws_on_one") && !accelerator.is_main_process()) output = output * torch::rand({1});
         if (has("module_not_prepared")) output = extra(output);
         at::Tensor loss = loss_of(accelerator, output, batch.target);
@@ -157,6 +177,7 @@ class Program {
         const auto& bias = net->head->bias;
         if (has("uses_on_one") && accelerator.is_main_process()) loss = loss + (bias - bias.detach()).sum();
         backward(accelerator, loss, batch.target);
+        if (has("changes_gradient") && !accelerator.is_main_process()) net->head->bias.mutable_grad().mul_(2);
         clip(accelerator, parameters);
         if (has("second_not_prepared")) second.step();
         if (has("optimizer_not_prepared")) {
@@ -168,7 +189,8 @@ class Program {
         if (has("leaves_alone") && ++step == 3 && accelerator.num_processes() > 1 && !accelerator.is_main_process())
           return;
         if (has("writes_buffers")) net->norm->running_var.mul_(accelerator.num_processes());
-        if (has("writes_on_one") && ++step == 2 && !accelerator.is_main_process()) {
+        const bool writes = has("writes_on_one") ? !accelerator.is_main_process() : has("writes_on_all") && others > 0;
+        if (writes && ++step == 2) {
           const torch::NoGradGuard no_grad;
           net->head->bias.add_(0.5);
         }
@@ -307,6 +329,7 @@ TEST(Verify, MistakesOfSamplesAreNamed) {
 TEST(Verify, MistakesOfLossesAreNamed) {
   expect_named("branches", "the loss of rank 1's batch", "only rank 1 computes it otherwise");
   expect_named("draws_on_one", "the loss of rank 1's batch", "rank 1 has drawn other random numbers");
+  expect_named("multiplies_output", "the loss of", "the forward depends on the number of processes");
   expect_named("divides_loss", "the loss of rank 0's batch", "divides the loss by the number of processes");
   expect_named("second_not_prepared", "the loss of rank 1's batch", "an optimizer that was not prepared");
   expect_named("past_accelerator", "no backward before it went through the Accelerator", "Call accelerator.backward");
@@ -320,6 +343,7 @@ TEST(Verify, MistakesOfGradientsAreNamed) {
   expect_named("uses_on_one", "gradients of head.bias differ", "on some ranks only");
   expect_named("clips_itself", "gradients of", "a clip of its own");
   expect_named("in_no_sync", "rank 1 and rank 0 have other gradients of all 5 parameters", "no_sync");
+  expect_named("changes_gradient", "behind it rank 1 and rank 0 differ in", "a write on some ranks only");
   expect_named("module_not_prepared", "parameter 7 of optimizer 0", "belong to no prepared model");
   expect_named("zeroes_itself", "gradients of", "between the backwards of a window");
   expect_named("clips_a_part", "the norm before clipping is", "of one rank's part");
@@ -327,6 +351,10 @@ TEST(Verify, MistakesOfGradientsAreNamed) {
 
 TEST(Verify, MistakesOfStepsAreNamed) {
   expect_named("scales_rate", "group 0 lr is 0.2 on 2 processes and 0.1 on one process", "the number of processes");
+  expect_named("decays_by_processes", "group 0 lr is 0.05 on 2 processes and 0.1 on one process",
+               "number of processes");
+  expect_named("grows", "behind it all 5 parameters differ", "whose state or step depends on the number of processes");
+  expect_named("writes_on_all", "before it the runs differ in head.bias", "code of its own");
   expect_named("scheduler_not_prepared", "group 0 lr is", "one that was not given to accelerator.prepare");
   expect_named("optimizer_not_prepared", "has stepped no prepared optimizer", "steps unseen");
   expect_named("writes_on_one", "before it rank 1 and rank 0 differ in head.bias", "on some ranks only");
