@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/log.h"
 
 namespace hasten::parallel::pipeline {
@@ -147,7 +148,7 @@ void StageAxis::add_holder(const at::Tensor& parameter, int stage) {
   for (const int64_t size : record.part_sizes) bytes *= size;
   Logger("pipeline", {rank(), messages_.num_ranks()})
       .info(text("'", record.name, "' of stage ", record.first_stage(), " is used on stage ", stage,
-                 " as well, which holds its ", bytes, " bytes, too."));
+                 " as well, which holds its ", count_text(bytes, "byte"), ", too."));
 }
 
 std::vector<std::pair<at::Tensor, std::set<int>>> StageAxis::tied() const {
