@@ -1,4 +1,7 @@
 // See measure.h. All processes measure at once, since they share memory and cores when they train; the slowest counts.
+//
+// Sizes begin where a CPU's core needs milliseconds, and grow until the fastest device needs long enough to be
+// measured.
 #include "measure.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -26,14 +29,21 @@ using Clock = std::chrono::steady_clock;
 using torch::Tensor;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+// A call that takes less is too short for what a start of kernels costs.
+constexpr double kLongEnough = 5e-4;
 
 class Meter {
  public:
   explicit Meter(const Accelerator& accelerator) : accelerator_(accelerator) {}
 
   bool on_device() const { return !accelerator_.device().is_cpu(); }
-  torch::TensorOptions options() const {
-    return torch::dtype(on_device() ? torch::kBFloat16 : torch::kFloat).device(accelerator_.device());
+  torch::TensorOptions options() const { return options(on_device() ? torch::kBFloat16 : torch::kFloat); }
+  torch::TensorOptions options(torch::ScalarType dtype) const {
+    return torch::dtype(dtype).device(accelerator_.device());
+  }
+  // A tensor of one dimension.
+  Tensor filled(int64_t bytes) const {
+    return torch::ones({bytes / static_cast<int64_t>(options().dtype().itemsize())}, options());
   }
 
   // Seconds of one call: the median of several rounds, of the slowest rank.
@@ -64,14 +74,26 @@ class Meter {
   const Accelerator& accelerator_;
 };
 
-plan::ProductFit products(const Meter& meter) {
+// Returns the smallest of `first`, 2 `first`, 4 `first` … whose call takes long enough, or `most`.
+int64_t grown(const Meter& meter, int64_t first, int64_t most, const std::function<void(int64_t)>& call) {
+  int64_t size = first;
+  while (size < most && meter.seconds([&] { call(size); }) < kLongEnough) size *= 2;
+  return size;
+}
+
+Tensor square_product(const Meter& meter, torch::ScalarType dtype, int64_t size) {
+  const Tensor square = torch::ones({size, size}, meter.options(dtype));
+  return at::mm(square, square);
+}
+
+plan::ProductFit products(const Meter& meter, torch::ScalarType dtype) {
   constexpr std::array<std::array<int64_t, 3>, 6> kSizes = {
       {{64, 256, 256}, {256, 256, 256}, {256, 512, 512}, {512, 512, 1024}, {256, 1024, 1024}, {1024, 1024, 1024}}};
-  const int64_t larger = meter.on_device() ? 4 : 1;
+  const int64_t larger = grown(meter, 1024, 8192, [&](int64_t size) { square_product(meter, dtype, size); }) / 1024;
   std::vector<plan::ProductPoint> points;
   for (const auto& [m, k, n] : kSizes) {
-    const Tensor a = torch::ones({m * larger, k * larger}, meter.options());
-    const Tensor b = torch::ones({k * larger, n * larger}, meter.options());
+    const Tensor a = torch::ones({m * larger, k * larger}, meter.options(dtype));
+    const Tensor b = torch::ones({k * larger, n * larger}, meter.options(dtype));
     const double seconds = meter.seconds([&] { at::mm(a, b); });
     points.push_back(
         {static_cast<double>(m * larger), static_cast<double>(k * larger), static_cast<double>(n * larger), seconds});
@@ -81,34 +103,45 @@ plan::ProductFit products(const Meter& meter) {
 
 // Operations a second of attention with a mask, of which half are left out; the mean over three lengths.
 double attention(const Meter& meter) {
-  constexpr int64_t kHeads = 8, kWidth = 64;
-  constexpr std::array<int64_t, 3> kLengths = {128, 256, 512};
+  constexpr int64_t kHeads = 8, kWidth = 64, kLongest = 512;
+  const auto attend = [](const Tensor& all) { at::scaled_dot_product_attention(all, all, all, {}, 0.0, true); };
+  const auto of_length = [&](int64_t length) { return torch::ones({1, kHeads, length, kWidth}, meter.options()); };
+  const int64_t longest = grown(meter, kLongest, 8192, [&](int64_t length) { attend(of_length(length)); });
   double sum = 0;
-  for (const int64_t length : kLengths) {
-    const Tensor all = torch::ones({1, kHeads, length * (meter.on_device() ? 4 : 1), kWidth}, meter.options());
+  for (const int64_t part : {4, 2, 1}) {
+    const Tensor all = of_length(longest / part);
     const auto size = static_cast<double>(all.size(2));
-    const double seconds = meter.seconds([&] { at::scaled_dot_product_attention(all, all, all, {}, 0.0, true); });
-    sum += 2.0 * size * size * kHeads * kWidth / seconds;
+    sum += 2.0 * size * size * kHeads * kWidth / meter.seconds([&] { attend(all); });
   }
-  return sum / kLengths.size();
+  return sum / 3;
 }
 
 // Bytes a second that are read or written in a copy.
 double memory(const Meter& meter) {
-  const int64_t bytes = meter.on_device() ? int64_t{1} << 30 : int64_t{32} << 20;
-  const Tensor from = torch::ones({bytes / static_cast<int64_t>(meter.options().dtype().itemsize())}, meter.options());
-  Tensor to = torch::empty_like(from);
-  return 2.0 * static_cast<double>(bytes) / meter.seconds([&] { to.copy_(from); });
+  Tensor from, to;
+  const auto copy = [&](int64_t bytes) {
+    if (!from.defined() || static_cast<int64_t>(from.nbytes()) != bytes) {
+      from = meter.filled(bytes);
+      to = torch::empty_like(from);
+    }
+    to.copy_(from);
+  };
+  const int64_t bytes = grown(meter, int64_t{32} << 20, int64_t{1} << 30, copy);
+  return 2.0 * static_cast<double>(bytes) / meter.seconds([&] { copy(bytes); });
 }
 
 plan::TransferFit exchange(const Meter& meter, const comm::Group& group) {
-  constexpr std::array<int64_t, 3> kBytes = {int64_t{64} << 10, int64_t{1} << 20, int64_t{8} << 20};
+  Tensor tensor;
+  const auto add_up = [&](int64_t bytes) {
+    if (!tensor.defined() || static_cast<int64_t>(tensor.nbytes()) != bytes) tensor = meter.filled(bytes).zero_();
+    group.all_reduce_(tensor);
+  };
+  const int64_t largest = grown(meter, int64_t{8} << 20, int64_t{256} << 20, add_up);
   const double ranks = group.world_size();
   std::vector<plan::TransferPoint> points;
-  for (const int64_t bytes : kBytes) {
-    Tensor tensor = torch::zeros({bytes / static_cast<int64_t>(meter.options().dtype().itemsize())}, meter.options());
-    const double seconds = meter.seconds([&] { group.all_reduce_(tensor); });
-    points.push_back({2.0 * static_cast<double>(bytes) * (ranks - 1) / ranks, seconds});
+  for (const int64_t part : {128, 8, 1}) {
+    const double seconds = meter.seconds([&] { add_up(largest / part); });
+    points.push_back({2.0 * static_cast<double>(largest / part) * (ranks - 1) / ranks, seconds});
   }
   return plan::fit_transfers(points);
 }
@@ -139,9 +172,10 @@ double memory_gib(const Accelerator& accelerator) {
 }
 
 void measure_device(const Accelerator& accelerator, const Meter& meter, const std::string& source, Result& result) {
-  const auto product = products(meter);
+  const auto product = products(meter, meter.options().dtype().toScalarType());
   auto& machine = result.cluster.machine;
-  machine.peak_flops = machine.peak_flops_float32 = product.flops;
+  machine.peak_flops = product.flops;
+  machine.peak_flops_float32 = meter.on_device() ? products(meter, torch::kFloat).flops : product.flops;
   machine.memory_gib = memory_gib(accelerator);
   machine.memory_bandwidth = memory(meter);
   result.set("product_share", 1, source, product.residual);
@@ -177,8 +211,11 @@ void measure_links(const Accelerator& accelerator, const Meter& meter, const std
 void tell(const Accelerator& accelerator, const Result& result, const std::string& path) {
   const auto& machine = result.cluster.machine;
   const auto short_text = [](double number) { return core::general_text(number, 3); };
-  accelerator.print("products ", short_text(machine.peak_flops / 1e9), " GFLOP/s, memory ",
-                    short_text(machine.memory_bandwidth / 1e9), " GB/s, all-reduce in a host ",
+  accelerator.print("products ", short_text(machine.peak_flops / 1e9), " GFLOP/s",
+                    accelerator.device().is_cpu()
+                        ? ""
+                        : " in bf16 and " + short_text(machine.peak_flops_float32 / 1e9) + " in float32",
+                    ", memory ", short_text(machine.memory_bandwidth / 1e9), " GB/s, all-reduce in a host ",
                     short_text(machine.link_bandwidth / 1e9), " GB/s, a process");
   for (const auto& point : result.missed) accelerator.print("off the line by more than 10 %: ", point);
   accelerator.print("written to '", path, "': hasten plan MODEL --cluster ", path);

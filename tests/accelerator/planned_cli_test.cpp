@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "cli/command.h"
@@ -68,6 +69,12 @@ TEST(Planned, TheOptionsOfEachLayoutStartARunOfIt) {
 
 class Measured : public testing::InFolder {};
 
+// With the pretend device preloaded, the processes that measure have it, too.
+bool has_pretend_device() {
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  return preloaded != nullptr && std::string(preloaded).find("hasten_pretend_device") != std::string::npos;
+}
+
 TEST_F(Measured, MachinesAreAFileThatThePlanTakes) {
   for (const char* processes : {"1", "2"}) {
     const std::string file = path(text("here", processes, ".json"));
@@ -77,18 +84,21 @@ TEST_F(Measured, MachinesAreAFileThatThePlanTakes) {
     EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
     EXPECT_THAT(run.out, HasSubstr("written to '" + file + "'"));
     const auto machine = core::Value::parse_json(core::read_file(file).value_or(""), file);
-    for (const char* rate : {"peak_flops", "memory_bandwidth", "link_bandwidth", "memory_gib"})
+    for (const char* rate : {"peak_flops", "peak_flops_float32", "memory_bandwidth", "link_bandwidth", "memory_gib"})
       EXPECT_GT(machine.at(rate).as_double(), 0) << rate;
+    const bool is_one_rate = machine.at("peak_flops").as_double() == machine.at("peak_flops_float32").as_double();
+    EXPECT_EQ(is_one_rate, !has_pretend_device()) << "a device has a rate of bf16 and one of float32";
     EXPECT_EQ(machine.at("devices_per_host").as_double(), std::stod(processes));
     const auto& constants = machine.at("constants");
     const std::string source = text("measured on ", processes, processes[0] == '1' ? " process" : " processes");
     EXPECT_EQ(constants.at("attention_share").at("source").as_string(), source);
-    EXPECT_EQ(constants.at("link_share").at("source").as_string(), processes[0] == '1' ? "rated" : source);
-    EXPECT_EQ(constants.at("score_passes").at("source").as_string(), "rated");
+    const std::string other = has_pretend_device() ? "published fit" : "rated";
+    EXPECT_EQ(constants.at("link_share").at("source").as_string(), processes[0] == '1' ? other : source);
+    EXPECT_EQ(constants.at("score_passes").at("source").as_string(), other);
     EXPECT_GE(constants.at("product_share").at("residual").as_double(), 0);
     const auto planned = test::run_command({hasten_command(), "plan", "gpt2", "--cluster", file, "--devices", "2"});
     EXPECT_EQ(planned.exit_code, 0) << planned.err;
-    EXPECT_THAT(planned.out, HasSubstr("measured CPU"));
+    EXPECT_THAT(planned.out, HasSubstr(has_pretend_device() ? "measured device" : "measured CPU"));
     EXPECT_THAT(planned.out, HasSubstr("; predicted from measured constants\n"));
   }
 }
