@@ -1,6 +1,7 @@
 // See clip.h and clip_async.h.
 #include "hasten/parallel/clip/clip.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
