@@ -128,6 +128,13 @@ TEST(FailureBox, ARankThatIsStoppedIsNamedWhenTheOthersHaveWaitedLongEnough) {
   }
 }
 
+TEST(FailureBox, AMainProcessThatIsStoppedHoldsNobody) {
+  const auto result = launch("stop", "0");
+
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, ContainsRegex("rank [12]/3: .*was not completed: .*the store is gone"));
+}
+
 TEST(FailureBox, ARankThatTheWatchHasKilledForAHangIsSaidToBe) {
   const auto result = launch("hang", "1", {"--hang_after", "1.5", "--on_hang", "kill"});
 

@@ -4,20 +4,18 @@
 #include <ATen/Functions.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <new>
 #include <utility>
 
+#include "checkpoint/save/background_thread.h"
 #include "hasten/process/device.h"
 
 namespace hasten::checkpoint {
 namespace {
 constexpr size_t kPage = 4096;
-constexpr int kNiceness = 10;
 size_t rounded(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
@@ -123,7 +121,7 @@ void HeldMemory::prepare(size_t bytes, bool pinned) noexcept {
     grow(bytes);
     stopped_ = false;
     toucher_ = std::thread([this] {
-      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNiceness);
+      lower_priority();
       for (size_t at = 0; at < capacity_ && !stopped_; at += kPage) {
         *static_cast<volatile char*>(data_ + at) = 0;
         touched_ = at + kPage;

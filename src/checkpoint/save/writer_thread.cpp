@@ -1,8 +1,6 @@
 // See writer_thread.h. The count of running writers is never freed: a writer may end after the program's statics.
 #include "checkpoint/save/writer_thread.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -10,11 +8,12 @@
 #include <mutex>
 #include <thread>
 
+#include "checkpoint/save/background_thread.h"
+
 namespace hasten::checkpoint {
 namespace {
 
 constexpr auto kExitLimit = std::chrono::minutes(10);
-constexpr int kNiceness = 10;
 
 struct Running {
   std::mutex mutex;
@@ -38,8 +37,7 @@ struct Running {
 };
 
 void write(const std::shared_ptr<SaveJob>& job) {
-  // Only this thread: Linux keeps a niceness for each.
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNiceness);
+  lower_priority();
   run_save_job(*job);
 }
 

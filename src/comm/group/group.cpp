@@ -14,6 +14,7 @@
 #include "comm/backend/mpi.h"
 #include "comm/group/group_impl.h"
 #include "comm/group/split.h"
+#include "comm/store/answer_limit.h"
 #include "comm/types/call_advice.h"
 #include "hasten/comm/types/wait_check.h"
 #include "hasten/core/env.h"
@@ -70,7 +71,8 @@ constexpr std::chrono::milliseconds kFirstWords = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kLongestConnecting = std::chrono::seconds(30);
 
 constexpr const char* kStoreIsGone =
-    "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
+    "the store is gone: the process that served it (rank 0, or the launcher) has ended or is stopped. Look at its "
+    "output.";
 
 // For the lowest rank that is there; the missing ones write nothing themselves.
 void name_missing(const Group::Impl& group, const std::vector<int>& missing, std::chrono::milliseconds timeout) {
@@ -302,6 +304,7 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
   // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
   // leaves none. The short wait covers a store that is slower than the connection.
   const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out || rejoined_ ? 0 : 500);
+  if (run_store) limit_answers(run_store->port(), std::chrono::seconds(5));  // its process may be what is stopped
   auto message = failure();
   while (!message && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/store/answer_limit.h"
 #include "comm/store/listener.h"
 #include "comm/store/quiet_log.h"
 #include "compat/exception_message.h"
@@ -117,16 +118,19 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options, const
   return store;
 }
 
-// Runs an operation on the store. libtorch's own errors become CommErrors with a hint.
+// Runs an operation on the store at a port, 0 if it has none. libtorch's own errors become CommErrors with a hint.
 template <class Call>
-auto call(const char* operation, const std::string& key, const Call& action) {
+auto call(const char* operation, const std::string& key, int port, const Call& action) {
   const QuietLog quiet;
   try {
     return action();
   } catch (const std::exception& error) {
-    throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key,
-                    "'): ", compat::message_of(error),
-                    ". The process that serves it, rank 0 or the launcher, has ended.");
+    const std::string words = compat::message_of(error);
+    const bool is_late = words.find("Socket Timeout") != std::string::npos;
+    if (is_late) cut_connections(port);
+    throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key, "'): ", words,
+                    ". The process that serves it, rank 0 or the launcher, ",
+                    is_late ? "is stopped, or its machine cannot be reached." : "has ended.");
   }
 }
 
@@ -153,6 +157,7 @@ Store Store::tcp(const TcpStoreOptions& options) {
     if (!options.server) wait_for_listener(options);
     auto store = connect(options, native);
     const int port = store->getPort();
+    limit_answers(port, options.timeout);
     return Store(std::make_shared<Impl>(Impl{std::move(store), port}));
   } catch (const NoWay& error) {
     throw CommError(Origin{"comm"}, "connect", "the store at ", options.host, ':', options.port,
@@ -188,22 +193,23 @@ Store Store::scoped(const std::string& prefix) const {
 
 void Store::set(const std::string& key, const std::string& value) const {
   // libtorch's client does not wait for the server's answer to a set. A query on the same connection does.
-  call("set", key, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
+  call("set", key, impl_->port, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
 }
 
 bool Store::set_once(const std::string& key, const std::string& value) const {
-  return call("set_once", key, [&] { return impl_->store->add(key + "/owner", 1) == 1; }) && (set(key, value), true);
+  const auto is_first = [&] { return impl_->store->add(key + "/owner", 1) == 1; };
+  return call("set_once", key, impl_->port, is_first) && (set(key, value), true);
 }
 
 std::optional<std::string> Store::get(const std::string& key) const {
-  return call("get", key, [&]() -> std::optional<std::string> {
+  return call("get", key, impl_->port, [&]() -> std::optional<std::string> {
     if (!impl_->store->check({key})) return std::nullopt;
     return to_text(impl_->store->get(key));
   });
 }
 
 int64_t Store::add(const std::string& key, int64_t amount) const {
-  return call("add", key, [&] { return impl_->store->add(key, amount); });
+  return call("add", key, impl_->port, [&] { return impl_->store->add(key, amount); });
 }
 
 void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) const {
@@ -211,8 +217,9 @@ void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds
   auto pause = std::chrono::milliseconds(1);
   std::vector<std::string> missing = keys;
   while (true) {
-    std::erase_if(
-        missing, [&](const std::string& key) { return call("wait", key, [&] { return impl_->store->check({key}); }); });
+    std::erase_if(missing, [&](const std::string& key) {
+      return call("wait", key, impl_->port, [&] { return impl_->store->check({key}); });
+    });
     if (missing.empty()) return;
     if (std::chrono::steady_clock::now() - begin >= timeout) break;
     WaitCheck::run();
@@ -225,16 +232,16 @@ void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds
 }
 
 bool Store::delete_key(const std::string& key) const {
-  return call("delete_key", key, [&] { return impl_->store->deleteKey(key); });
+  return call("delete_key", key, impl_->port, [&] { return impl_->store->deleteKey(key); });
 }
 
 std::string Store::compare_set(const std::string& key, const std::string& expected, const std::string& desired) const {
-  return call("compare_set", key,
+  return call("compare_set", key, impl_->port,
               [&] { return to_text(impl_->store->compareSet(key, to_bytes(expected), to_bytes(desired))); });
 }
 
 int64_t Store::num_keys() const {
-  return call("num_keys", "", [&] { return impl_->store->getNumKeys(); });
+  return call("num_keys", "", impl_->port, [&] { return impl_->store->getNumKeys(); });
 }
 
 int Store::port() const noexcept {

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -145,6 +147,38 @@ TEST(Store, AServerThatHasEndedIsNamedWithoutLibtorchsStack) {
   EXPECT_THAT(words, HasSubstr("the store did not answer"));
   EXPECT_THAT(words, ::testing::Not(HasSubstr("frame #")));
   EXPECT_THAT(log, ::testing::Not(HasSubstr("frame #")));
+}
+
+TEST(Store, AStoppedServerIsWaitedForNoLongerThanTheTimeout) {
+  std::array<int, 2> ports{};
+  ASSERT_EQ(pipe(ports.data()), 0);
+  const pid_t server = fork();
+  if (server == 0) {
+    const Store store = Store::tcp({.server = true});
+    const int port = store.port();
+    if (write(ports[1], &port, sizeof port) != sizeof port) _exit(1);
+    while (true) pause();
+  }
+  int port = 0;
+  ASSERT_EQ(read(ports[0], &port, sizeof port), ssize_t{sizeof port});
+  const Store client = Store::tcp({.port = port, .timeout = std::chrono::milliseconds(500)});
+  client.set("a", "1");
+  kill(server, SIGSTOP);
+
+  std::string words;
+  try {
+    (void)client.get("a");
+  } catch (const CommError& error) {
+    words = error.what();
+  }
+  kill(server, SIGCONT);
+  EXPECT_THAT(words, HasSubstr("is stopped, or its machine cannot be reached"));
+  // An answer that comes late is nobody's.
+  EXPECT_THROW((void)client.get("b"), CommError);
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+  close(ports[0]);
+  close(ports[1]);
 }
 
 TEST(Store, TheServerListensOnItsAddressOnly) {
