@@ -155,7 +155,11 @@ class Program {
     if (has("second_not_prepared")) parameters = net->conv->parameters();
     const double rate = has("scales_rate") ? 0.1 * accelerator.num_processes() : 0.1;
     const int others = accelerator.num_processes() - 1;
-    GrowingSgd sgd(parameters, torch::optim::SGDOptions(rate).momentum(0.9), has("grows") ? 0.1 * others : 0);
+    const auto options = torch::optim::SGDOptions(rate).momentum(0.9);
+    // A class of the program's own does not step parts of parameters.
+    std::unique_ptr<torch::optim::SGD> made = std::make_unique<torch::optim::SGD>(parameters, options);
+    if (has("grows")) made = std::make_unique<GrowingSgd>(parameters, options, 0.1 * others);
+    torch::optim::SGD& sgd = *made;
     auto model = accelerator.prepare(net);
     auto optimizer = accelerator.prepare(sgd);
     optim::StepLR decay(sgd, {.step_size = has("decays_by_processes") && others > 0 ? 2 : 3, .gamma = 0.5});
