@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <memory>
 #include <random>
 
 #include "cli/command.h"
