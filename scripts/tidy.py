@@ -439,14 +439,20 @@ def baseline(tree, file):
     return {path: int(count) for path, count in (line.rsplit(" ", 1) for line in lines)}
 
 
+def beyond_baseline(tree, file, found):
+    """(path, what was found there, how many are allowed) for each path with more than its baseline in `file`."""
+    allowed = baseline(tree, file)
+    for path, places in sorted(found.items()):
+        if len(places) > allowed.get(path, 0):
+            yield path, places, allowed.get(path, 0)
+
+
 def prose_is_plain(tree):
     """No words of BANNED beyond scripts/prose_baseline.txt, which may only shrink (tidy.py --prose writes it anew)."""
-    allowed = baseline(tree, "scripts/prose_baseline.txt")
-    for path, words in sorted(banned_words(tree).items()):
-        if len(words) > allowed.get(path, 0):
-            number, word = words[-1]
-            yield Finding(path, number, f"'{word}': {len(words)} words that docs/STYLE.md bans, {allowed.get(path, 0)} at most. "
-                                        "Name the subject; use a literal verb")
+    for path, words, most in beyond_baseline(tree, "scripts/prose_baseline.txt", banned_words(tree)):
+        number, word = words[-1]
+        yield Finding(path, number, f"'{word}': {len(words)} words that docs/STYLE.md bans, {most} at most. "
+                                    "Name the subject; use a literal verb")
 
 
 def comments_begin_with_a_verb_or_a_subject(tree):
@@ -518,11 +524,9 @@ def long_sentences(tree):
 
 def sentences_are_short(tree):
     """No more sentences above MAX_WORDS than in scripts/sentence_baseline.txt, which may only shrink (tidy.py --prose)."""
-    allowed = baseline(tree, "scripts/sentence_baseline.txt")
-    for path, found in sorted(long_sentences(tree).items()):
-        if len(found) > allowed.get(path, 0):
-            yield Finding(path, found[-1][0], f"a sentence of {found[-1][1]} words: {len(found)} above {MAX_WORDS}, "
-                                              f"{allowed.get(path, 0)} at most. One fact a sentence")
+    for path, found, most in beyond_baseline(tree, "scripts/sentence_baseline.txt", long_sentences(tree)):
+        yield Finding(path, found[-1][0], f"a sentence of {found[-1][1]} words: {len(found)} above {MAX_WORDS}, "
+                                          f"{most} at most. One fact a sentence")
 
 
 def decisions_have_headings(tree):
@@ -791,12 +795,10 @@ def unnumbered_nouns(tree):
 def nouns_follow_their_number(tree):
     """Messages write "1 rank" and "2 ranks" by count_text (hasten/core/count_text.h); no more others than in
     scripts/plural_baseline.txt, which may only shrink (tidy.py --prose)."""
-    allowed = baseline(tree, "scripts/plural_baseline.txt")
-    for path, places in sorted(unnumbered_nouns(tree).items()):
-        if len(places) > allowed.get(path, 0):
-            line, noun = places[-1]
-            yield Finding(path, line, f"'{noun}' behind any number, 1 as well: {len(places)} such places, {allowed.get(path, 0)} at most. "
-                                      "Take count_text() of hasten/core/count_text.h")
+    for path, places, most in beyond_baseline(tree, "scripts/plural_baseline.txt", unnumbered_nouns(tree)):
+        line, noun = places[-1]
+        yield Finding(path, line, f"'{noun}' behind any number, 1 as well: {len(places)} such places, {most} at most. "
+                                  "Take count_text() of hasten/core/count_text.h")
 
 
 def programs_end_with_the_commands_codes(tree):
