@@ -305,11 +305,9 @@ std::string Group::Impl::explain(const std::string& what, const std::string& bac
   // leaves none. The short wait covers a store that is slower than the connection.
   const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out || rejoined_ ? 0 : 500);
   if (run_store) limit_answers(run_store->port(), std::chrono::seconds(5));  // its process may be what is stopped
-  auto message = failure();
-  while (!message && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    message = failure();
-  }
+  std::optional<std::string> message;
+  while (!(message = failure()) && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (run_store) limit_answers(run_store->port(), timeout());  // ranks that meet again go on with this connection
   if (message == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *message);
   if (message) return text(what, " was not completed because ", *message);
   if (!timed_out && backend_words.find("NCCL") != std::string::npos) {
