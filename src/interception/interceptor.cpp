@@ -106,8 +106,8 @@ void visit_list(const at::TensorBase& tensor, const Visit& visit) {
   if (const auto of_storage = ByStorage::instance().find(tensor)) visit(*of_storage);
 }
 
-// The interceptors of all tensor arguments, each once, in the order of the arguments; without those that come before
-// the scopes.
+}  // namespace
+
 Interceptors interceptors_of(const c10::OperatorHandle& op, const Stack& stack, Level level) {
   Interceptors found;
   const std::string& name = op.schema().name();
@@ -127,6 +127,8 @@ Interceptors interceptors_of(const c10::OperatorHandle& op, const Stack& stack, 
   }
   return found;
 }
+
+namespace {
 
 // The interceptors of all tensor arguments that come before the scopes, each once, by their order.
 std::vector<std::pair<int, std::shared_ptr<Interceptor>>> asked_before(const c10::OperatorHandle& op,

@@ -57,6 +57,12 @@ void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor
 /// Returns the tensor's interceptors of one level, in their order.
 std::vector<std::shared_ptr<Interceptor>> interceptors_of(const at::Tensor& tensor, Level level);
 
+/// Returns the interceptors of one level that a call of the operator asks, each once, in the order of its arguments.
+/// These are at the end of the stack. Of kOperators it returns those that name the operator, without those before
+/// scopes.
+std::vector<std::shared_ptr<Interceptor>> interceptors_of(const c10::OperatorHandle& op, const Stack& stack,
+                                                          Level level);
+
 /// Returns the first of the tensor's interceptors that is a T; null if none is.
 template <class T>
 std::shared_ptr<T> find_interceptor(const at::Tensor& tensor) {

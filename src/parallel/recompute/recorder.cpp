@@ -104,6 +104,7 @@ class RecomputeRecorder::Call {
     // A composite operator is recorded by the operators of which it is made.
     is_recorded_ = own && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end());
+    has_interceptors_ = !interceptors_of(op, stack, interception::Level::kOperators).empty();
     makes_input_ = !recorder.inside_libtorch_ && is_factory(op, arguments_);
     is_recorded_ = is_recorded_ && !makes_input_;
     for (const auto& argument : arguments_) {
@@ -165,7 +166,6 @@ class RecomputeRecorder::Call {
   void keep_tensors(size_t argument) {
     const bool is_written = written_argument_ == argument;
     arguments_[argument] = replace_tensors(arguments_[argument], [&](const at::Tensor& tensor) {
-      has_interceptors_ = has_interceptors_ || !interceptors_of(tensor, interception::Level::kOperators).empty();
       if (is_plain(tensor)) storages_.push_back(storage_impl(tensor));
       const bool may_go = recorder_.away_ != nullptr && !is_written;
       ReplayArgument kept;
@@ -199,7 +199,7 @@ class RecomputeRecorder::Call {
   bool is_recorded_ = false;
   // The program may fill the result through a pointer: it is kept, as inputs are.
   bool makes_input_ = false;
-  // One of them may have put its own computation in place of the operator's.
+  // An interceptor that is asked for the operator may have put its own computation in place of the operator's.
   bool has_interceptors_ = false;
 };
 

@@ -15,6 +15,8 @@
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/model/prepared_model.h"
+#include "hasten/precision/autocast.h"
+#include "hasten/precision/living_casts.h"
 #include "support/processes.h"
 #include "support/sanitizers.h"
 
@@ -327,6 +329,28 @@ TEST(Recompute, UnderAutocastReplaysInTheDtypesOfForward) {
     });
   };
   expect_equal(run(true), run(false));
+}
+
+// Copies in low precision wait for products; other operators that read a bias or a scale are replayed as ever.
+TEST(Recompute, CopiesOfParametersForAutocastKeepNoActivations) {
+  torch::manual_seed(3);
+  torch::nn::Sequential net(torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})), torch::nn::Linear(6, 16),
+                            torch::nn::GELU(), torch::nn::Linear(16, 6), torch::nn::Tanh());
+  const at::Tensor input = torch::randn({4, 6});
+  Tensors found;
+  const auto run = [&](bool again) {
+    found = gradients(*net, input, [&](const at::Tensor& x) {
+      const precision::Autocast scope(c10::kCPU, precision::AutocastOptions{.dtype = at::kBFloat16});
+      const auto forward = [&](const at::Tensor& rows) { return net->forward(rows); };
+      return (again ? recompute(forward, x) : forward(x)).to(at::kFloat).square().sum();
+    });
+  };
+  const int64_t dropped = count_dropped([&] { run(true); });
+  const precision::LivingCasts casts(*net);
+  EXPECT_EQ(count_dropped([&] { run(true); }), dropped - 2);  // the weights of two layers are the copies' own
+  const Tensors again = found;
+  run(false);
+  expect_equal(again, found);
 }
 
 TEST(Recompute, ABackwardUnderAutocastReplaysInTheDtypesOfForward) {
