@@ -35,7 +35,7 @@ struct LanguageModelImpl : torch::nn::Module {
   int64_t hidden_size() const { return kWidth; }
   // tokens [batch, length] to scores [batch, length, vocabulary] of the next token.
   torch::Tensor forward(const torch::Tensor& tokens) {
-    const auto mask = torch::full({kLength, kLength}, -INFINITY).triu(1);
+    const auto mask = torch::full({kLength, kLength}, -INFINITY, tokens.device()).triu(1);
     return head(encoder(embedding(tokens).transpose(0, 1), mask)).transpose(0, 1);
   }
   torch::nn::Embedding embedding{kVocabulary, kWidth};
@@ -72,9 +72,7 @@ int main(int argc, char** argv) {
   }
 
   const hasten::Accelerator accelerator(
-      {.cpu = true,
-       .seed = 42,
-       .deepspeed = hasten::DeepSpeedPlugin{.hf_ds_config = file.empty() ? kConfig : file.c_str()}});
+      {.seed = 42, .deepspeed = hasten::DeepSpeedPlugin{.hf_ds_config = file.empty() ? kConfig : file.c_str()}});
   LanguageModel net;
   const int64_t batch = 16, total = epochs * samples / batch;
   hasten::parallel::DummyOptim dummy(net->parameters(), {.lr = 2e-3, .weight_decay = 0.01});

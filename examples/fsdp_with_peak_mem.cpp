@@ -1,9 +1,10 @@
 // Trains a small transformer language model with sharded parameters and says what it took: memory before, at the
-// peak and after each epoch, of all processes of the host (Accelerate's fsdp_with_peak_mem_tracking).
+// peak and after each epoch, of all processes (Accelerate's fsdp_with_peak_mem_tracking): the host's, or the devices'.
 //
 // hasten launch -n 2 examples/fsdp_with_peak_mem --stage 3
 //
 // The text is made up: each token follows from the one before, with noise, so that the loss has somewhere to go.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
@@ -24,7 +25,7 @@ struct TransformerLmImpl : torch::nn::Module {
   }
   // tokens [batch, length] to scores [batch, length, vocabulary] of the next token.
   torch::Tensor forward(const torch::Tensor& tokens) {
-    const auto mask = torch::full({kLength, kLength}, -INFINITY).triu(1);
+    const auto mask = torch::full({kLength, kLength}, -INFINITY, tokens.device()).triu(1);
     const auto hidden = embedding(tokens).transpose(0, 1) + positions;
     return head(encoder(hidden, mask)).transpose(0, 1);
   }
@@ -46,8 +47,12 @@ torch::Tensor make_text(int64_t samples) {
   return torch::cat({start, (start + steps).remainder(kVocabulary)}, 1);
 }
 
-// Megabytes of this process, pages that several share counted by their part.
-double memory_mb() {
+// Megabytes of this process: its device's, or the host's, where pages that several share count by their part.
+double memory_mb(torch::Device device) {
+  if (!device.is_cpu()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    return static_cast<double>(stats.allocated_bytes[0].current) / 1e6;
+  }
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("Pss:", 0) == 0) return std::stod(line.substr(std::strlen("Pss:"))) / 1024;
@@ -70,10 +75,12 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
 
-  hasten::AcceleratorOptions options{.cpu = true, .seed = 42};
+  hasten::AcceleratorOptions options{.seed = 42};
   options.shard.stage = static_cast<hasten::ShardStage>(stage);
   const hasten::Accelerator accelerator(options);
-  const auto total_mb = [&] { return accelerator.reduce(torch::tensor(memory_mb())).item<double>(); };
+  const auto total_mb = [&] {
+    return accelerator.reduce(torch::tensor(memory_mb(accelerator.device()))).item<double>();
+  };
   accelerator.print("before the model: ", total_mb(), " MB");
 
   TransformerLm net;
@@ -89,24 +96,22 @@ int main(int argc, char** argv) {
       const auto scores = model(tokens.narrow(1, 0, kLength));
       const auto loss =
           torch::nn::functional::cross_entropy(scores.flatten(0, 1), tokens.narrow(1, 1, kLength).flatten());
+      if (steps % 4 == 0) peak = std::max(peak, total_mb());
       accelerator.backward(loss);
       accelerator.clip_grad_norm_(net->parameters(), 1.0);
       optimizer.step();
       optimizer.zero_grad();
       sum += loss.item<double>();
       ++steps;
-      if (steps % 4 == 1) peak = std::max(peak, total_mb());
     }
     const double mean =
         accelerator.reduce(torch::tensor(sum / static_cast<double>(steps)), {.op = hasten::comm::ReduceOp::kMean})
             .item<double>();
     accelerator.print("epoch ", epoch, ": loss ", mean, ", peak ", peak, " MB, now ", total_mb(), " MB");
   }
-  // No collective: any rank may do this alone.
-  if (accelerator.is_main_process()) {
-    int64_t count = 0;
-    for (const auto& [name, value] : accelerator.get_state_dict(net)) count += value.numel();
-    accelerator.print("the whole state on one rank: ", count, " numbers");
-  }
+  // On devices a call of all ranks; on CPUs any rank may make it alone.
+  int64_t count = 0;
+  for (const auto& [name, value] : accelerator.get_state_dict(net)) count += value.numel();
+  accelerator.print("the whole state on one rank: ", count, " numbers");
   accelerator.end_training();
 }

@@ -122,8 +122,9 @@ struct T5 {
 
 template <class Kind>
 void train(const Settings& o, const torch::Tensor& text) {
-  hasten::Accelerator accelerator(
-      {.cpu = true, .seed = 42, .megatron_lm = hasten::MegatronLmPlugin{.lr_decay_style = "cosine"}});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true},
+                                   .seed = 42,
+                                   .megatron_lm = hasten::MegatronLmPlugin{.lr_decay_style = "cosine"}});
   auto net = Kind::make();
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(5e-3));
   const int64_t steps = o.epochs * (text.size(0) / o.batch);

@@ -155,6 +155,10 @@ struct Result {
     cluster.sources[name] = source;
     if (residual > 0) cluster.residuals[name] = residual;
   }
+  bool is_measured(const std::string& name) const {
+    const auto source = cluster.sources.find(name);
+    return source != cluster.sources.end() && source->second.starts_with("measured");
+  }
   void miss(const std::string& what, const std::vector<std::string>& points) {
     for (const auto& point : points) missed.push_back(text(what, " ", point));
   }
@@ -211,12 +215,16 @@ void measure_links(const Accelerator& accelerator, const Meter& meter, const std
 void tell(const Accelerator& accelerator, const Result& result, const std::string& path) {
   const auto& machine = result.cluster.machine;
   const auto short_text = [](double number) { return core::general_text(number, 3); };
-  accelerator.print("products ", short_text(machine.peak_flops / 1e9), " GFLOP/s",
-                    accelerator.device().is_cpu()
-                        ? ""
-                        : " in bf16 and " + short_text(machine.peak_flops_float32 / 1e9) + " in float32",
-                    ", memory ", short_text(machine.memory_bandwidth / 1e9), " GB/s, all-reduce in a host ",
-                    short_text(machine.link_bandwidth / 1e9), " GB/s, a process");
+  accelerator.print(
+      "products ", short_text(machine.peak_flops / 1e9), " GFLOP/s",
+      accelerator.device().is_cpu() ? ""
+                                    : " in bf16 and " + short_text(machine.peak_flops_float32 / 1e9) + " in float32",
+      ", memory ", short_text(machine.memory_bandwidth / 1e9), " GB/s",
+      result.is_measured("link_share") ? ", all-reduce in a host " + short_text(machine.link_bandwidth / 1e9) + " GB/s"
+                                       : "",
+      ", a process");
+  if (!result.is_measured("link_share"))
+    accelerator.print("rates of links are a preset's: measure with two processes or more (-n)");
   for (const auto& point : result.missed) accelerator.print("off the line by more than 10 %: ", point);
   accelerator.print("written to '", path, "': hasten plan MODEL --cluster ", path);
 }

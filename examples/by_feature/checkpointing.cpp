@@ -26,7 +26,7 @@ struct Ema {
   at::Tensor weight = torch::zeros({32, 8});
   int64_t steps = 0;
   void update(const at::Tensor& now) {
-    weight = 0.9 * weight + 0.1 * now.detach();
+    weight = 0.9 * weight.to(now.device()) + 0.1 * now.detach();
     ++steps;
   }
   hasten::training::State state() const { return hasten::training::State::of({{"weight", weight}, {"steps", steps}}); }

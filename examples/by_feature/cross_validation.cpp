@@ -56,7 +56,7 @@ int main() {
     const auto scores = run(accelerator, 20, fold);
     sum = sum.defined() ? sum + scores : scores;
   }
-  const auto wanted = std::get<1>(points(250, 2).tensors());
+  const auto wanted = std::get<1>(points(250, 2).tensors()).to(accelerator.device());
   accelerator.print((sum / kFolds).argmax(1).eq(wanted).sum().item<int64_t>(), " of ", wanted.numel(), " right");
   return 0;
 }

@@ -83,6 +83,8 @@ TEST_F(Measured, MachinesAreAFileThatThePlanTakes) {
 
     EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
     EXPECT_THAT(run.out, HasSubstr("written to '" + file + "'"));
+    EXPECT_THAT(run.out,
+                HasSubstr(processes[0] == '1' ? "rates of links are a preset's" : " GB/s, all-reduce in a host "));
     const auto machine = core::Value::parse_json(core::read_file(file).value_or(""), file);
     for (const char* rate : {"peak_flops", "peak_flops_float32", "memory_bandwidth", "link_bandwidth", "memory_gib"})
       EXPECT_GT(machine.at(rate).as_double(), 0) << rate;
