@@ -122,9 +122,9 @@ class HastenRun : public SavedRun {
         part, [&](const std::string& path) { return tensor(state_name(name_of(object.kind), object.name, path)); }));
   }
 
-  // Everything but random streams and gradients, which are small or each rank's own.
   RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models,
                     const LoadOptions& options) override {
+    verifies_ = options.verify;
     reader_ = std::make_unique<RunReader>(manifest_, path, options.verify);
     for (const auto& object : own.run.registry->all()) {
       if (!has(object)) continue;
@@ -138,6 +138,12 @@ class HastenRun : public SavedRun {
       });
     }
     for_each_master(own, models, [&](const at::Tensor&, const std::string& name) { reader_->whole(name); });
+    for_each_gradient(own, models, [&](const at::Tensor&, const std::vector<std::string>& names) {
+      for (const auto& name : names) reader_->whole(name, /*is_own=*/true);
+    });
+    if (options.random) {
+      for (const auto& name : random_names(own)) reader_->whole(name, /*is_own=*/true);
+    }
     return reader_.get();
   }
 
@@ -147,36 +153,20 @@ class HastenRun : public SavedRun {
     });
   }
 
-  // On as many streams as saved, each takes its own. On others the first has them all, so that the mean is the same.
   void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
     if (!names_.count("gradient")) return;
-    const int64_t stream = stream_of(own.run), count = num_streams(own.run), saved = num_saved_streams();
-    for (const auto& model : models) {
-      for (auto& item : model.module->named_parameters()) {
-        if (parallel::is_elsewhere(item.value())) continue;
-        const auto name = [&](int64_t of) {
-          return text("gradient.", of, '.', manifest_name(model.index, item.key()));
-        };
-        at::Tensor sum;
-        if (count == saved) {
-          if (source_->contains(name(stream))) sum = read_tensor(*source_, name(stream));
-        } else if (stream == 0) {
-          for (int64_t of = 0; of < saved; ++of) {
-            if (!source_->contains(name(of))) continue;
-            const at::Tensor one = read_tensor(*source_, name(of));
-            sum = sum.defined() ? sum.add_(one) : one;
-          }
-          if (sum.defined()) sum.mul_(static_cast<double>(count) / static_cast<double>(saved));
-        }
-        at::Tensor parameter = item.value();
-        // Memory of its own: zero_grad refuses views.
-        if (sum.defined() && parallel::placed_by(parameter) != nullptr) {
-          sum = parallel::part_as(parameter, sum).clone(at::MemoryFormat::Contiguous);
-        }
-        if (sum.defined()) sum = sum.to(parameter.device());
-        parameter.mutable_grad() = sum;
+    const int64_t count = num_streams(own.run), saved = num_saved_streams();
+    for_each_gradient(own, models, [&](at::Tensor parameter, const std::vector<std::string>& names) {
+      at::Tensor sum;
+      for (const auto& name : names) sum = sum.defined() ? sum.add_(tensor(name)) : tensor(name);
+      if (sum.defined() && count != saved) sum.mul_(static_cast<double>(count) / static_cast<double>(saved));
+      // Memory of its own: zero_grad refuses views.
+      if (sum.defined() && parallel::placed_by(parameter) != nullptr) {
+        sum = parallel::part_as(parameter, sum).clone(at::MemoryFormat::Contiguous);
       }
-    }
+      if (sum.defined()) sum = sum.to(parameter.device());
+      parameter.mutable_grad() = sum;
+    });
   }
 
   bool has_component(const std::string& name) const override {
@@ -185,37 +175,95 @@ class HastenRun : public SavedRun {
   void load_component(const training::NamedStateful& component) const override {
     auto state = component.state();
     state.value = *part_of(manifest_, "components", component.name);
+    RunReader reader(manifest_, path, verifies_);
     for (auto& piece : state.pieces) {
       const std::string name = state_name("component", component.name, piece.info.name);
       piece.data = at::empty(piece.box.size, at::TensorOptions().dtype(torch_dtype(source_->info(name).dtype)));
-      if (piece.data.numel() > 0) source_->read(name, piece.box, piece.data.mutable_data_ptr());
+      if (piece.data.numel() > 0) reader.box(name, piece.box, piece.data);
     }
+    reader.read(nullptr);
     component.load_state(state);
   }
 
   void load_random(Checkpoints::Impl& own) const override {
-    const int64_t stream = stream_of(own.run), saved = num_saved_streams();
-    for (const auto& model : models_of(own.run)) {
-      auto* const stages = parallel::stages_of(*model.module);
-      if (stages == nullptr) continue;
-      const std::string name = stage_random_name(stream, stages->group().rank(), model.index);
-      if (source_->contains(name)) stages->set_random_state(read_tensor(*source_, name));
-    }
-    if (stream < saved) return restore(stream);
-    if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first))
-      return restore(0);
+    for_each_stage_stream(own, [&](parallel::StagedParameters& stages, const std::string& name) {
+      stages.set_random_state(tensor(name));
+    });
+    if (const auto stream = restored_stream(own)) return restore(*stream);
+    const int64_t stream = stream_of(own.run);
     // The generator's state begins with the seed.
-    const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
+    const at::Tensor state = source_->contains("random.0.cpu") ? tensor("random.0.cpu") : at::Tensor();
     uint64_t words[2] = {0, static_cast<uint64_t>(stream)};
     if (state.defined() && state.nbytes() >= sizeof(uint64_t))
       std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
     torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
-    own.run.log.info(text("the saved run had ", saved,
+    own.run.log.info(text("the saved run had ", num_saved_streams(),
                           " random streams, so this rank's begins anew, from the saved seed and its number ", stream),
                      {.main_process_only = false});
   }
 
  private:
+  // Visits parameters with the names of what makes their gradient here. On as many streams as saved, each takes its
+  // own. On others the first has them all, so that the mean is the same.
+  template <class Visit>
+  void for_each_gradient(const Checkpoints::Impl& own, const std::vector<ModelEntry>& models,
+                         const Visit& visit) const {
+    if (!names_.count("gradient")) return;
+    const int64_t stream = stream_of(own.run), saved = num_saved_streams();
+    const bool takes_own = num_streams(own.run) == saved;
+    for (const auto& model : models) {
+      for (auto& item : model.module->named_parameters()) {
+        if (parallel::is_elsewhere(item.value())) continue;
+        std::vector<std::string> names;
+        for (int64_t of = 0; of < saved; ++of) {
+          if (takes_own ? of != stream : stream != 0) continue;
+          auto name = text("gradient.", of, '.', manifest_name(model.index, item.key()));
+          if (source_->contains(name)) names.push_back(std::move(name));
+        }
+        visit(item.value(), names);
+      }
+    }
+  }
+
+  template <class Visit>
+  void for_each_stage_stream(const Checkpoints::Impl& own, const Visit& visit) const {
+    for (const auto& model : models_of(own.run)) {
+      auto* const stages = parallel::stages_of(*model.module);
+      if (stages == nullptr) continue;
+      const std::string name = stage_random_name(stream_of(own.run), stages->group().rank(), model.index);
+      if (source_->contains(name)) visit(*stages, name);
+    }
+  }
+
+  // The saved stream that this rank goes on with; nothing if its stream begins anew.
+  std::optional<int64_t> restored_stream(const Checkpoints::Impl& own) const {
+    if (stream_of(own.run) < num_saved_streams()) return stream_of(own.run);
+    if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first)) return 0;
+    return std::nullopt;
+  }
+
+  // Tensors that load_random reads.
+  std::vector<std::string> random_names(const Checkpoints::Impl& own) const {
+    std::vector<std::string> names;
+    for_each_stage_stream(own, [&](parallel::StagedParameters&, const std::string& name) { names.push_back(name); });
+    const auto stream = restored_stream(own);
+    for (auto& name : stream ? stream_names(*stream) : std::vector<std::string>{"random.0.cpu"}) {
+      if (source_->contains(name)) names.push_back(std::move(name));
+    }
+    return names;
+  }
+  // Names the state of the CPU's generator, and those of as many devices as are here and were saved.
+  std::vector<std::string> stream_names(int64_t stream) const {
+    std::vector<std::string> names{text("random.", stream, ".cpu")};
+    const size_t here = process::capture_random_state().cuda.size();
+    for (size_t i = 0; i < here; ++i) {
+      auto name = text("random.", stream, ".cuda", i);
+      if (!source_->contains(name)) break;
+      names.push_back(std::move(name));
+    }
+    return names;
+  }
+
   bool streams_are_equal(const files::ManifestTensor& first) const {
     for (int64_t rank = 1; rank < num_saved_streams(); ++rank) {
       const auto* other = manifest_.find(text("random.", rank, ".cpu"));
@@ -232,19 +280,24 @@ class HastenRun : public SavedRun {
   }
 
   void restore(int64_t stream) const {
-    const std::string prefix = text("random.", stream, '.');
-    if (!source_->contains(prefix + "cpu")) return;
-    process::RandomState state{read_tensor(*source_, prefix + "cpu")};
-    const size_t here = process::capture_random_state().cuda.size();
-    for (size_t i = 0; i < here && source_->contains(text(prefix, "cuda", i)); ++i) {
-      state.cuda.push_back(read_tensor(*source_, text(prefix, "cuda", i)));
-    }
+    const auto names = stream_names(stream);
+    if (!source_->contains(names[0])) return;
+    process::RandomState state{tensor(names[0])};
+    for (size_t i = 1; i < names.size(); ++i) state.cuda.push_back(tensor(names[i]));
     process::restore_random_state(state);
+  }
+
+  // Read by this rank alone. Throws: DataError if a piece of it is damaged.
+  at::Tensor own_tensor(const std::string& name) const {
+    RunReader reader(manifest_, path, verifies_);
+    reader.whole(name, /*is_own=*/true);
+    reader.read(nullptr);
+    return reader.take(name);
   }
 
   // From the bulk read if it was requested there.
   at::Tensor tensor(const std::string& name) const {
-    return reader_ != nullptr && reader_->has(name) ? reader_->take(name) : read_tensor(*source_, name);
+    return reader_ != nullptr && reader_->has(name) ? reader_->take(name) : own_tensor(name);
   }
 
   template <class Visit>
@@ -337,6 +390,7 @@ class HastenRun : public SavedRun {
 
   files::Manifest manifest_;
   files::TensorSourcePtr source_;
+  bool verifies_ = true;
   std::unique_ptr<RunReader> reader_ = {};
   std::map<std::string, std::vector<std::string>> names_ = {};  // by kind
 };

@@ -130,6 +130,10 @@ void RunReader::box(const std::string& name, const at::Tensor& like, const files
   }
 }
 
+void RunReader::box(const std::string& name, const files::Box& place, const at::Tensor& target) {
+  own_.push_back({{name, place}, [target] { return target.mutable_data_ptr(); }, {}});
+}
+
 void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end) {
   const at::Tensor flat = empty_of(info(name), {end - begin});
   made_[name] = flat;

@@ -43,6 +43,9 @@ class RunReader {
   /// If `like` is a cut parameter, the elements are those of its part. Read by this rank alone.
   void slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end);
 
+  /// Fills a contiguous CPU tensor of the tensor's dtype with a box of it. Read by this rank alone.
+  void box(const std::string& name, const files::Box& place, const at::Tensor& target);
+
   /// Returns a digest of the boxes that all ranks need alike; ranks of different digests cannot share.
   std::string shared_digest() const;
   /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if

@@ -38,8 +38,6 @@ using testing::run_ranks;
 using testing::run_ranks_collecting;
 namespace fs = std::filesystem;
 
-class CheckpointsRanks : public testing::InFolder {};
-
 bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -135,42 +133,6 @@ TEST_F(CheckpointsRanks, AutomaticNamesGoUpAndOldOnesGoAfterTheCommit) {
 }
 
 // checkpoint_0 of step 2 and checkpoint_1 of step 4, by two ranks.
-void save_two_checkpoints(const fs::path& folder) {
-  run_ranks(2, [&](auto& process) {
-    TrainingRun run(process, {2}, folder);
-    for (int i = 0; i < 2; ++i) {
-      run.train(2);
-      run.accelerator.save_state().wait();
-    }
-    run.accelerator.end_training();
-  });
-}
-
-TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
-  run_ranks(2, [&](auto& process) {
-    TrainingRun run(process, {2}, folder_);
-    EXPECT_FALSE(run.accelerator.resume().has_value());
-    process.wait_for_everyone();
-  });
-  save_two_checkpoints(folder_);
-  // The newest one is cut short.
-  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
-  for (const auto& entry : fs::directory_iterator(newest)) {
-    if (entry.path().extension() == ".safetensors") fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
-  }
-
-  run_ranks(3, [&](auto& process) {
-    TrainingRun run(process, {3}, folder_);
-    const auto resumed = run.accelerator.resume();
-    ASSERT_TRUE(resumed.has_value());
-    EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
-    EXPECT_EQ(resumed->step, 2);
-    EXPECT_FALSE(run.accelerator.resume({.step = 2})->path.empty());
-    EXPECT_THROW(run.accelerator.resume({.step = 4}), UsageError);
-    process.wait_for_everyone();
-  });
-}
-
 TEST_F(CheckpointsRanks, ALoadThatDoesNotFitSaysAllAndChangesNothing) {
   run_ranks(2, [&](auto& process) {
     TrainingRun(process, {2}).accelerator.save_state(path("saved"));
@@ -401,13 +363,13 @@ TEST_F(CheckpointsRanks, ALoadReadsEachFileOnceForAHostAndSlicesByTheirOwners) {
       process.wait_for_everyone();
     });
     const auto manifest = files::read_manifest(folder);
-    uint64_t weights = 0;
+    uint64_t weights = 0, streams = 0;  // streams of random numbers: each is read by its rank
     for (const auto& tensor : manifest.tensors) {
       const auto bytes = static_cast<uint64_t>(files::bytes_of(tensor.info));
-      if (tensor.kind != "random") total += bytes;
+      (tensor.kind == "random" ? streams : total) += bytes;
       if (tensor.kind == "model") weights += bytes;
     }
-    const uint64_t sum_once = once[0] + once[1] + once[2], sum_each = each[0] + each[1] + each[2];
+    const uint64_t sum_once = once[0] + once[1] + once[2] - streams, sum_each = each[0] + each[1] + each[2] - streams;
     EXPECT_GE(sum_once, total);
     EXPECT_LT(sum_once, total + total / 10);  // and gaps
     // Weights, and the state that all ranks have whole, are read three times; slices are not.
@@ -416,41 +378,6 @@ TEST_F(CheckpointsRanks, ALoadReadsEachFileOnceForAHostAndSlicesByTheirOwners) {
       EXPECT_LT(sum_each, 3 * weights + 2 * (total - weights));
     }
   }
-}
-
-TEST_F(CheckpointsRanks, DamageFoundWhileLoadingTakesTheCheckpointBefore) {
-  save_two_checkpoints(folder_);
-  // One byte of the values differs: sizes and headers are as before.
-  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
-  const auto manifest = files::read_manifest(newest.string());
-  const auto& piece = manifest.find("second.weight")->pieces[0];
-  std::fstream file(newest / manifest.files[piece.file].name, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(piece.position + 5));
-  const char byte = static_cast<char>(file.get() ^ 4);
-  file.seekp(static_cast<std::streamoff>(piece.position + 5));
-  file.put(byte);
-  file.close();
-
-  run_ranks(3, [&](auto& process) {
-    TrainingRun run(process, {3}, folder_);
-    EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }),
-                HasSubstr("'second.weight'"));
-    EXPECT_NO_THROW(run.accelerator.load_state(newest.string(), {.verify = false}));
-    const auto resumed = run.accelerator.resume();
-    ASSERT_TRUE(resumed.has_value());
-    EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
-    process.wait_for_everyone();
-  });
-}
-
-TEST_F(CheckpointsRanks, ACheckpointWithoutItsManifestIsDamaged) {
-  save_two_checkpoints(folder_);
-  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
-  fs::remove(newest / "manifest.json");
-  TrainingRun run(process::Process(process::RankInfo{}, comm::Group()), {1}, folder_);
-  EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }),
-              HasSubstr("has no manifest.json"));
-  EXPECT_EQ(fs::path(run.accelerator.resume()->path).filename(), "checkpoint_0");
 }
 
 TEST_F(CheckpointsRanks, ReplicasThatDifferAreNamedAndTheCheckpointBeforeStays) {
