@@ -71,7 +71,7 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       plugins(std::make_shared<Plugins>(read.options, read.environment, layout.data().world_size())),
       options(plugins->options()),
       accumulation(accumulation_options(options)),
-      advice(operations->logger("accelerator")),
+      advice(std::make_shared<Advice>(operations->logger("accelerator"), layout.data().world_size())),
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
       context(
@@ -89,6 +89,7 @@ void AcceleratorState::start(const Environment& environment) {
   if (options.seed) process::set_seed(process(), *options.seed);
   // The first of all policies.
   gradients->step_policies().add(training::StepOrder::kUnscale, step_record->begin_policy());
+  gradients->step_policies().add(training::StepOrder::kUnscale, advice);
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr || layout.divides_model());
@@ -159,7 +160,7 @@ Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel>
 
 void AcceleratorState::end_training() {
   const comm::Purpose purpose("end_training");
-  advice.at_end({.world_size = process().world_size()});
+  advice->at_end(process().world_size());
   trackers.finish();
   checkpoints->end();
   for (const auto& model : models.all()) model->check_parameters();
@@ -168,9 +169,8 @@ void AcceleratorState::end_training() {
 
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
   plugins->require_filled();
-  advice.before_backward({.world_size = layout.data().world_size(),
-                          .num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
-                          .optimizer_calls = gradients->optimizers().num_calls()});
+  advice->before_backward({.num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
+                           .optimizer_calls = gradients->optimizers().num_calls()});
   parallel::BackwardContext context{.models = models.all(),
                                     .group = layout.data(),
                                     .num_batches = accumulation.options().num_steps * num_turns(),
@@ -217,7 +217,7 @@ AcceleratorState::Models AcceleratorState::not_held_back() const {
 }
 
 parallel::NoSync AcceleratorState::accumulate(Models chosen) {
-  advice.note_accumulate();
+  advice->note_accumulate();
   if (num_turns() > 1) {
     verify->accumulate([this](bool ends_pass) {
       const auto& of = accumulation.options();
@@ -289,7 +289,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
   const comm::Purpose purpose("prepare of a model");
-  advice.note_model(module);
+  advice->note_model(module);
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
   const bool is_dispatched = offload::is_dispatched(module);
   if (is_dispatched) require_evaluation(module);
@@ -305,7 +305,7 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   std::optional<interception::PassScope> pass;
   if (layout.divides_model()) pass.emplace();
   auto ddp = models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
-  advice.note_model(module);
+  advice->note_model(module);
   return ddp;
 }
 

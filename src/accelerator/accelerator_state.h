@@ -97,7 +97,7 @@ struct AcceleratorState {
   std::shared_ptr<MixedPrecision> precision = {};
   std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
-  Advice advice;
+  std::shared_ptr<Advice> advice;
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.

@@ -35,7 +35,7 @@ void Advice::note_optimizer(const torch::optim::Optimizer& optimizer) {
   optimizers_.push_back(std::move(noted));
 }
 
-void Advice::check_optimizers(const Facts& facts) {
+void Advice::check_optimizers() {
   const auto is_foreign = [this](const at::Tensor& parameter) {
     return of_models_.count(parameter.unsafeGetTensorImpl()) == 0;
   };
@@ -56,7 +56,7 @@ void Advice::check_optimizers(const Facts& facts) {
     const auto first = std::find_if(one.parameters.begin(), one.parameters.end(), is_foreign);
     const std::string what = text(one.name, " steps ", foreign[i], " of its ", one.parameters.size(),
                                   " parameters in no prepared model (the first is [", join(first->sizes()), "])");
-    if (facts.world_size > 1) {
+    if (world_size_ > 1) {
       log_.warning(text(what,
                         ", so that their gradients stay those of each rank. Pass their model through "
                         "accelerator.prepare, or make the optimizer of the prepared model's parameters()."));
@@ -70,10 +70,10 @@ void Advice::check_optimizers(const Facts& facts) {
 
 void Advice::before_backward(const Facts& facts) {
   ++backwards_;
-  if (!optimizers_.empty()) check_optimizers(facts);
-  if (facts.world_size > 1 && !has_loader_ && !std::exchange(said_loader_, true)) {
+  if (!optimizers_.empty()) check_optimizers();
+  if (world_size_ > 1 && !has_loader_ && !std::exchange(said_loader_, true)) {
     log_.warning(
-        text("no loader was prepared, so each of the ", facts.world_size,
+        text("no loader was prepared, so each of the ", world_size_,
              " ranks trains on whatever its program reads. Prepare the loader, which gives each rank its part, "
              "or give each rank its part of the data (data::DistributedSampler)."));
   }
@@ -87,9 +87,13 @@ void Advice::before_backward(const Facts& facts) {
   }
 }
 
-void Advice::at_end(const Facts& facts) const {
-  if (facts.world_size == 1 || has_model_ || has_loader_) return;
-  log_.warning(text("nothing was prepared by ", facts.world_size,
+void Advice::before_step(training::StepContext&) {
+  if (!optimizers_.empty()) check_optimizers();
+}
+
+void Advice::at_end(int num_ranks) const {
+  if (num_ranks == 1 || has_model_ || has_loader_) return;
+  log_.warning(text("nothing was prepared by ", num_ranks,
                     " ranks: a training would have been one of each rank for itself. Pass model, optimizer and loader "
                     "through accelerator.prepare."));
 }

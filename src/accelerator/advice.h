@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "hasten/core/log.h"
+#include "hasten/training/step_policy.h"
 
 namespace hasten {
 
-class Advice {
+class Advice : public training::StepPolicy {
  public:
-  explicit Advice(Logger log) : log_(std::move(log)) {}
+  /// `world_size`: ranks whose gradients are averaged.
+  Advice(Logger log, int world_size) : log_(std::move(log)), world_size_(world_size) {}
 
   struct Facts {
-    int world_size = 1;
     /// Batches a step (gradient_accumulation_steps).
     int64_t num_steps = 1;
     /// Calls of step() and zero_grad() of prepared optimizers so far.
@@ -35,18 +36,21 @@ class Advice {
   /// Says that no loader was prepared, that accumulate() is not called, or that an optimizer steps parameters of no
   /// prepared model, if so.
   void before_backward(const Facts& facts);
-  /// Says that nothing was prepared, if so.
-  void at_end(const Facts& facts) const;
+  /// Says that an optimizer steps parameters of no prepared model, if so: a program may call backward itself.
+  void before_step(training::StepContext&) override;
+  /// Says that nothing was prepared by the run's ranks, if so.
+  void at_end(int num_ranks) const;
 
  private:
-  // An optimizer until the first backward behind its preparation, when the models have been prepared as well.
+  // An optimizer until the first backward or step behind its preparation, when the models have been prepared as well.
   struct NotedOptimizer {
     std::string name = {};
     std::vector<at::Tensor> parameters = {};
   };
-  void check_optimizers(const Facts& facts);
+  void check_optimizers();
 
   Logger log_;
+  int world_size_;
   bool has_model_ = false, has_loader_ = false, accumulates_ = false, said_loader_ = false, said_accumulate_ = false;
   int64_t backwards_ = 0, calls_before_ = 0;
   std::unordered_set<const c10::TensorImpl*> of_models_ = {};

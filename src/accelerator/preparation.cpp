@@ -62,7 +62,7 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
   state_->require_steps_of_parts(*optimizer);
-  state_->advice.note_optimizer(*optimizer);
+  state_->advice->note_optimizer(*optimizer);
   state_->optimizer_registry.add(optimizer);
   checkpoint::move_state_to_parameters(*optimizer);
   state_->precision->add(optimizer);
@@ -73,7 +73,7 @@ parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
 }
 
 void Preparation::check_loader(const data::LoaderDescription& mine, bool is_stream) const {
-  state_->advice.note_loader();
+  state_->advice->note_loader();
   const auto& loader = options().loader;
   if (!loader.allow_empty) data::warn_if_empty(process(), mine);
   // Ranks that are dispatched to need no data.

@@ -155,6 +155,25 @@ TEST(AdviceRanks, AnOptimizerOfAnotherModelIsSaidOnce) {
   EXPECT_THAT(said_of_optimizer(2, of_net), IsEmpty());
 }
 
+TEST(AdviceRanks, AnOptimizerWhoseModelWasForgottenIsSaidWhereTheLoopCallsBackwardItself) {
+  const auto said = said_in([] {
+    run_ranks(2, [](Process& process) {
+      const Accelerator accelerator(process, {});
+      Mlp net;
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto optimizer = accelerator.prepare(sgd);
+      (void)accelerator.data_loader(data::TensorDataset(torch::ones({4})), 2);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        net->forward(torch::ones({2, 8})).square().mean().backward();
+        optimizer.step();
+      }
+    });
+  });
+
+  EXPECT_EQ(count_of(said, "SGD steps 4 of its 4 parameters in no prepared model"), 1);
+}
+
 TEST(AdviceRanks, AnOptimizerThatTrainsNothingIsSaidOnce) {
   const auto of_nothing = [](Mlp&, Mlp&) { return std::vector<at::Tensor>(); };
 
@@ -178,7 +197,7 @@ TEST(Advice, AnInputThatIsTrainedThroughAFrozenModelIsNoMistake) {
 }
 
 TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
-  Advice advice(Logger("advice"));
+  Advice advice(Logger("advice"), 1);
   advice.note_loader();
 
   const auto said = said_in([&] {
@@ -189,7 +208,7 @@ TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
 }
 
 TEST(Advice, WindowsOfTheProgramsOwnAndAccumulateAreRight) {
-  Advice own_windows(Logger("advice")), accumulates(Logger("advice"));
+  Advice own_windows(Logger("advice"), 1), accumulates(Logger("advice"), 1);
   accumulates.note_accumulate();
 
   const auto said = said_in([&] {
