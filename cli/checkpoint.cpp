@@ -353,7 +353,8 @@ int repair(const CommandLine& line) {
   files::write_manifest(files::real_disk(), folder, manifest);
   files::real_disk().sync_folder(folder);
   std::cout << folder << ": a manifest of " << manifest.tensors.size() << " tensors in " << manifest.files.size()
-            << " files; step, schedulers and positions of loaders stood in the old one and are lost\n";
+            << " files; step, schedulers, positions of loaders and the layout of optimizers stood in the old one and "
+               "are lost: weights load, optimizers begin anew\n";
   return 0;
 }
 

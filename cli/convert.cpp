@@ -128,6 +128,7 @@ int convert(const std::vector<std::string>& words) {
     throw UsageError({"convert"}, "'", line.rest[1], "' is a file, and --to ", to,
                      " writes a folder. Give another path.");
   }
+  require_other_files("convert", *source, line.rest[1]);
   std::vector<files::PythonValue> optimizers;
   if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source, options);
   if (folder) fs::create_directories(line.rest[1]);
@@ -161,6 +162,7 @@ int zero_to_fp32(const std::vector<std::string>& words) {
   files::WeightWriteOptions write{.safe_serialization = line.has("safe_serialization"),
                                   .max_shard_bytes = files::parse_shard_size(limit),
                                   .dtype = files::Dtype::kFloat32};
+  require_other_files("zero-to-fp32", *source, line.rest[1]);
   print_summary(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
   return 0;
 }

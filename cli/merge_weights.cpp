@@ -34,13 +34,12 @@ int merge_weights(const std::vector<std::string>& words) {
   }
   const std::string &from = line.rest[0], &to = line.rest[1];
   const bool remove = line.has("remove_checkpoint_dir");
-  const auto inside =
-      std::filesystem::weakly_canonical(to).lexically_relative(std::filesystem::weakly_canonical(from)).string();
-  if (remove && !inside.starts_with("..")) {
+  if (remove && is_inside(to, from)) {
     throw UsageError({"merge-weights"}, "'", to, "' lies inside '", from,
                      "', which --remove_checkpoint_dir would remove. Give another OUTPUT_PATH.");
   }
   const files::TensorSourcePtr source = files::open_source(from);
+  require_other_files("merge-weights", *source, to);
   for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
   files::WeightWriteOptions options{
       .safe_serialization = !line.has("unsafe_serialization"), .sync = remove, .verify = remove};

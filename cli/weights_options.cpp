@@ -2,6 +2,8 @@
 #include "weights_options.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <set>
 
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
@@ -9,6 +11,7 @@
 namespace hasten::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using launcher::Option;
 using launcher::OptionGroup;
 using enum launcher::OptionKind;
@@ -164,6 +167,28 @@ launcher::CommandLine read_words(const std::string& command, const std::vector<O
   if (!whole.problems.empty()) launcher::refuse(command, whole.problems, text("See hasten ", command, " --help."));
   whole.rest = std::move(found);
   return whole;
+}
+
+bool is_inside(const std::string& path, const std::string& folder) {
+  const auto canonical = [](const std::string& of) { return fs::weakly_canonical(fs::absolute(of)); };
+  const fs::path relative = canonical(path).lexically_relative(canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+void require_other_files(const std::string& command, const files::TensorSource& source, const std::string& output) {
+  const auto canonical = [](const fs::path& of) { return fs::weakly_canonical(fs::absolute(of)); };
+  const bool is_folder = fs::is_directory(output);
+  std::set<std::string> seen;
+  for (const auto& name : source.names()) {
+    const auto location = source.location(name);
+    if (!location || !seen.insert(location->path).second) continue;
+    const fs::path read = canonical(location->path);
+    const bool is_shard = read.extension() == ".safetensors" || read.extension() == ".bin";
+    const bool is_taken = is_folder ? is_shard && read.parent_path() == canonical(output) : read == canonical(output);
+    if (!is_taken) continue;
+    throw UsageError({command}, "'", location->path, "' is read, and the output '", output,
+                     "' would take its place or remove it. Give a path elsewhere.");
+  }
 }
 
 std::string size_words(uint64_t bytes) {

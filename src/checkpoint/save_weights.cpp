@@ -18,6 +18,7 @@
 #include "hasten/files/python/python_file.h"
 #include "hasten/files/safetensors/safetensors_header.h"
 #include "hasten/files/safetensors/shard_split.h"
+#include "hasten/files/safetensors/weight_writer.h"
 #include "hasten/parallel/layout/placement.h"
 
 namespace hasten::checkpoint {
@@ -61,6 +62,7 @@ void require_folder(const std::string& folder) {
     throw UsageError(Origin{"checkpoint"}, "'", folder,
                      "' is a file; expected a folder for the weights. Name another one.");
   }
+  files::require_no_state(folder);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {

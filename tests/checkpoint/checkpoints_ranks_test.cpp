@@ -264,6 +264,21 @@ TEST_F(CheckpointsRanks, AnOpenWindowsGradientsGoOn) {
   run_ranks(2, [&](auto& process) { EXPECT_TRUE(train(process, false).equal(train(process, true))); });
 }
 
+TEST_F(CheckpointsRanks, SaveModelDoesNotWriteIntoAState) {
+  run_ranks(2, [&](auto& process) {
+    TrainingRun run(process, {2}, folder_);
+    run.train(2);
+    run.accelerator.save_state(path("state"));
+    if (process.is_main_process()) {
+      EXPECT_THAT(testing::words_of<UsageError>([&] { checkpoint::save_model(*run.net, path("state")); }),
+                  HasSubstr("holds a state that save_state wrote"));
+    }
+    process.wait_for_everyone();
+    EXPECT_NO_THROW(run.accelerator.load_state(path("state")));
+    process.wait_for_everyone();
+  });
+}
+
 TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {
   run_ranks(2, [&](auto& process) {
     TrainingRun run(process, {2, ShardStage::kParameters});

@@ -65,6 +65,22 @@ TEST_F(CheckpointCommands, MergeWeightsGivesWhatThePeersMergeGives) {
   expect_equal(at("out"), kDcp + "/merged");
 }
 
+TEST_F(CheckpointCommands, AnOutputThatWouldTakeThePlaceOfWhatIsReadIsRefused) {
+  make_checkpoint("own");
+  const CommandResult before = run({"checkpoint", "verify", at("own")});
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"convert", at("own"), at("own"), "--to", "hasten"},
+        {"convert", at("own"), at("own/../own"), "--dtype", "bfloat16"},
+        {"merge-weights", at("own"), at("own")}}) {
+    const CommandResult result = run(words);
+    EXPECT_EQ(result.exit_code, 2) << words[0];
+    EXPECT_THAT(result.err, HasSubstr("would take its place or remove it. Give a path elsewhere.")) << words[0];
+  }
+  EXPECT_EQ(run({"checkpoint", "verify", at("own")}).out, before.out);
+}
+
 TEST_F(CheckpointCommands, MergeWeightsRemovesOnlyWhatItHasReadBack) {
   fs::copy(kDcp + "/pytorch_model_fsdp_0", at("in"), fs::copy_options::recursive);
   EXPECT_EQ(run({"merge-weights", at("in"), at("in/out"), "--remove_checkpoint_dir"}).exit_code, 2);

@@ -248,6 +248,13 @@ std::vector<std::string> remove_stale_weights(Disk& disk, const std::string& fol
   return stale;
 }
 
+void require_no_state(const std::string& folder) {
+  if (!fs::exists(fs::path(folder) / "manifest.json")) return;
+  throw UsageError(kOrigin, "'", folder,
+                   "' holds a state that save_state wrote, and weights saved there would replace "
+                   "its shards. Give another folder.");
+}
+
 WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::string& out,
                              const WeightWriteOptions& options) {
   WrittenWeights written;
@@ -265,6 +272,7 @@ WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::
   }
   if (fs::exists(out) && !fs::is_directory(out))
     throw UsageError(kOrigin, "'", out, "' is a file, expected the path of a folder. Give another path.");
+  require_no_state(out);
   make_parents(disk, fs::path(out).lexically_normal().has_filename() ? fs::path(out) : fs::path(out).parent_path());
   const ShardSplit split = split_of(source, cast, options);
   std::vector<std::string> kept;

@@ -43,4 +43,8 @@ WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::
 std::vector<std::string> remove_stale_weights(Disk& disk, const std::string& folder,
                                               const std::vector<std::string>& kept, const std::string& variant = {});
 
+/// Throws UsageError if `folder` holds a state that save_state wrote: weights saved there would replace its shards.
+/// Blocks: for the disk.
+void require_no_state(const std::string& folder);
+
 }  // namespace hasten::files
