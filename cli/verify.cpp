@@ -66,10 +66,19 @@ int print_verdict(const plan::VerifyVerdict& verdict, const plan::VerifyRun& one
   return verdict.same() ? 0 : kDiffers;
 }
 
+// The last line of a file says how many bytes come before it. A part of a file has none.
+std::string end_line(const std::string& record) {
+  return text("end ", record.size(), '\n');
+}
+
 std::string record_in(const std::string& path) {
   auto lines = core::read_file(path);
   if (!lines) throw UsageError({"verify"}, "'", path, "' cannot be read. Give a file that --record wrote.");
-  return *std::move(lines);
+  const size_t end = lines->rfind("end ");
+  std::string record = lines->substr(0, end);
+  if (end == std::string::npos || lines->substr(end) != end_line(record))
+    throw UsageError({"verify"}, "'", path, "' is no whole record: its last line is missing. Record the run again.");
+  return record;
 }
 
 int compare_files(const CommandLine& line) {
@@ -100,7 +109,7 @@ int record(const CommandLine& line, int num_processes) {
   const VerifyFolder folder;
   const auto result = run_recorded(folder, "run", options, line.rest);
   std::ofstream file(line.text("record"), std::ios::trunc);
-  file << result.record << std::flush;
+  file << result.record << end_line(result.record) << std::flush;
   if (!file) throw UsageError({"verify"}, "'", line.text("record"), "' cannot be written. Give another file.");
   const auto run = plan::read_verify_run(result.record, line.text("record"));
   if (result.exit_code != 0) return told_failure(num_processes, result.exit_code, true);

@@ -422,6 +422,10 @@ TEST_F(VerifyRecords, OfTwoRunsAreCompared) {
   EXPECT_THAT(same.out, HasSubstr("3 steps on 2 and on 2 processes are the same"));
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.out, HasSubstr("2.000 times those of 2 processes"));
+  std::filesystem::resize_file(second, std::filesystem::file_size(second) / 2);
+  const auto half = test::run_command({command, "verify", "--compare", first, second}, {});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr(second + "' is no whole record: its last line is missing. Record the run again."));
 }
 
 }  // namespace
