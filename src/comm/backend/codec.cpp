@@ -60,6 +60,11 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin) {
 }
 
 void check_result(const at::Tensor& result, const char* operation, const Origin& origin) {
+  if (result.layout() != at::kStrided) {
+    throw UsageError(origin, operation, ": a tensor of shape [", join(result.sizes()), "] with layout ",
+                     result.layout(),
+                     "; collectives exchange dense tensors. Give to_dense() of it, or gather indices and values.");
+  }
   if (result.is_contiguous() || at::has_internal_overlap(result) != at::MemOverlap::Yes) return;
   throw UsageError(origin, operation, ": elements of the tensor, of shape [", join(result.sizes()), "] and strides [",
                    join(result.strides()), "], share memory, so that it cannot hold a result. Give a clone of it.");

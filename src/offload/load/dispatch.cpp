@@ -12,7 +12,6 @@
 #include "hasten/core/log.h"
 #include "hasten/files/folders/offload_folder.h"
 #include "hasten/interception/interceptor.h"
-#include "offload/map/unclaimed.h"
 #include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/weight_streamer.h"
@@ -21,6 +20,7 @@
 #include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
 #include "offload/load/weights_folder.h"
+#include "offload/map/unclaimed.h"
 #include "offload/units/unit_plan.h"
 
 namespace hasten::offload {
@@ -44,6 +44,15 @@ std::optional<Device> device_of(const DeviceMap& map, const ModuleTree& tree, co
   return std::nullopt;
 }
 
+void warn_of_unknown(const plan::DeviceMapCheck& check, const std::map<std::string, Device>& devices) {
+  std::vector<std::string> unknown;
+  for (const auto& name : check.unknown_modules) {
+    if (devices.count(name) == 0) unknown.push_back(name);
+  }
+  if (!unknown.empty())
+    Logger("offload").warning("the device map names modules that the model lacks: " + join(unknown) + ".");
+}
+
 std::map<std::string, Device> devices_of(torch::nn::Module& module, const DeviceMap& map) {
   const ModuleTree tree = tree_of(module);
   std::map<std::string, Device> devices;
@@ -54,21 +63,24 @@ std::map<std::string, Device> devices_of(torch::nn::Module& module, const Device
     if (device) devices[item.name] = *device;
   }
   if (!covered) plan::check_device_map(tree, map);  // throws, with all names
-  const auto check = plan::examine_device_map(tree, map);
-  std::vector<std::string> unknown;
-  for (const auto& name : check.unknown_modules) {
-    if (devices.count(name) == 0) unknown.push_back(name);
-  }
-  if (!unknown.empty())
-    Logger("offload").warning("the device map names modules that the model lacks: " + join(unknown) + ".");
+  warn_of_unknown(plan::examine_device_map(tree, map), devices);
   return devices;
 }
 
-// As devices_of, of a map that may leave tensors out while a checkpoint is loaded: the rest is "cpu".
+// As devices_of, of a map that may leave tensors out while a checkpoint is loaded, as Accelerate's may: the rest is
+// "cpu".
 std::map<std::string, Device> devices_or_cpu(torch::nn::Module& module, const DeviceMap& map) {
   const ModuleTree tree = tree_of(module);
   std::map<std::string, Device> devices;
-  for (const auto& item : named_tensors(module)) devices[item.name] = device_of(map, tree, item).value_or(kCpu);
+  std::vector<std::string> left_out;
+  for (const auto& item : named_tensors(module)) {
+    const auto device = device_of(map, tree, item);
+    if (!device && !item.is_buffer) left_out.push_back(item.name);
+    devices[item.name] = device.value_or(kCpu);
+  }
+  if (!left_out.empty())
+    Logger("offload").warning("the device map leaves out " + join(left_out) + ", which stay on the CPU.");
+  warn_of_unknown(plan::examine_device_map(tree, map), devices);
   return devices;
 }
 
