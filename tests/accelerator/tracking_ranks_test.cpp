@@ -43,6 +43,8 @@ TEST_F(TrackedRuns, AreOneRunForAllRanksAndTheMainProcessLogs) {
     accelerator.logger("mine").warning("careful");
     EXPECT_THROW(accelerator.log({{"many", at::zeros({2})}}), UsageError);
     accelerator.end_training();
+    EXPECT_THAT(testing::words_of<UsageError>([&] { accelerator.log({{"late", 1}}); }),
+                HasSubstr("log behind end_training(), which has closed the trackers"));
   });
 
   std::vector<std::filesystem::path> runs;

@@ -89,6 +89,14 @@ struct Trackers::Impl {
                          : "Call init_trackers(project) first.");
   }
 
+  void require_open(const char* what) const {
+    require_started(what);
+    if (!closed) return;
+    throw UsageError(kRoom, what,
+                     " behind end_training(), which has closed the trackers; expected a run that goes on. Call "
+                     "it before end_training().");
+  }
+
   int64_t step_of(std::optional<int64_t> step) {
     const int64_t value = step ? *step : calls_without_step++;
     if (value < 0) throw UsageError(kRoom, "step ", value, "; expected a step from 0. Correct the count.");
@@ -117,7 +125,7 @@ struct Trackers::Impl {
 
   TrackersSetup setup;
   Logger logger;
-  bool initialised = false, finished = false, said_back = false;
+  bool initialised = false, closed = false, said_back = false;
   std::string run_id, resumed_run;
   std::optional<int64_t> resumed_step;
   std::set<std::string> empty_histograms;  ///< keys that were reported
@@ -214,8 +222,8 @@ void Trackers::Impl::start_run(const std::string& project, const core::Value& co
 }
 
 void Trackers::Impl::finish(RunEnd end, bool waits) {
+  closed = true;
   if (!run) return;
-  finished = true;
   run->images.drain();
   run->stop();
   run->queue.drain(/*all=*/true);
@@ -292,7 +300,7 @@ bool Trackers::is_running() const noexcept {
 }
 
 void Trackers::log(const Values& values, std::optional<int64_t> step, const Config& kwargs) {
-  impl_->require_started("log");
+  impl_->require_open("log");
   require_keys(values);
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
@@ -301,7 +309,7 @@ void Trackers::log(const Values& values, std::optional<int64_t> step, const Conf
 }
 
 void Trackers::log_images(const ImageValues& images, std::optional<int64_t> step, const Config& kwargs) {
-  impl_->require_started("log_images");
+  impl_->require_open("log_images");
   for (const auto& [key, value] : images) require_keys({{key, 0}});
   const int64_t number = impl_->step_of(step);
   if (impl_->is_logging()) impl_->run->images.push({images, number, unix_time_s(), kwargs.value()});
@@ -309,7 +317,7 @@ void Trackers::log_images(const ImageValues& images, std::optional<int64_t> step
 
 void Trackers::log_table(const std::string& key, const Table& table, std::optional<int64_t> step,
                          const Config& kwargs) {
-  impl_->require_started("log_table");
+  impl_->require_open("log_table");
   require_keys({{key, 0}});
   core::Value rows = core::Value::list();
   for (const auto& row : table.rows) {
@@ -332,7 +340,7 @@ void Trackers::log_table(const std::string& key, const Table& table, std::option
 }
 
 void Trackers::log_histogram(const std::string& key, const Histogram& h, std::optional<int64_t> step) {
-  impl_->require_started("log_histogram");
+  impl_->require_open("log_histogram");
   require_keys({{key, 0}});
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
@@ -356,7 +364,7 @@ void Trackers::log_histogram(const std::string& key, const Histogram& h, std::op
 }
 
 void Trackers::log_figure(const std::string& key, const std::filesystem::path& file, std::optional<int64_t> step) {
-  impl_->require_started("log_figure");
+  impl_->require_open("log_figure");
   if (file.extension() != ".png") return log_artifact(file, key);
   require_keys({{key, 0}});
   if (!std::filesystem::is_regular_file(file))
@@ -369,7 +377,7 @@ void Trackers::log_figure(const std::string& key, const std::filesystem::path& f
 }
 
 void Trackers::log_artifact(const std::filesystem::path& file, const std::string& artifact_path) {
-  impl_->require_started("log_artifact");
+  impl_->require_open("log_artifact");
   if (!impl_->is_logging()) return;
   if (!std::filesystem::is_regular_file(file))
     throw DataError(kRoom, file, file,
@@ -381,7 +389,7 @@ void Trackers::log_artifact(const std::filesystem::path& file, const std::string
 }
 
 void Trackers::log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path) {
-  impl_->require_started("log_artifacts");
+  impl_->require_open("log_artifacts");
   if (!impl_->is_logging()) return;
   if (!std::filesystem::is_directory(folder))
     throw DataError(kRoom, folder, folder, " is no folder; expected one with artifacts. Correct the path.");
@@ -393,7 +401,7 @@ void Trackers::log_artifacts(const std::filesystem::path& folder, const std::str
 }
 
 void Trackers::log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step) {
-  impl_->require_started("log_embedding");
+  impl_->require_open("log_embedding");
   require_keys({{key, 0}});
   require_embedding(key, embedding);
   const int64_t number = impl_->step_of(step);
@@ -413,7 +421,7 @@ void Trackers::log_embedding(const std::string& key, Embedding embedding, std::o
 }
 
 void Trackers::log_graph(const std::vector<GraphNode>& graph) {
-  impl_->require_started("log_graph");
+  impl_->require_open("log_graph");
   if (!impl_->is_logging()) return;
   core::Value nodes = core::Value::list();
   for (const GraphNode& node : graph) {
@@ -510,7 +518,7 @@ void Trackers::add_metrics(std::function<Values()> read) {
 
 void TrackerHandle::log(const Values& values, std::optional<int64_t> step, const Config& kwargs) {
   auto& impl = *trackers_.impl_;
-  impl.require_started("log");
+  impl.require_open("log");
   require_keys(values);
   const int64_t number = impl.step_of(step);
   core::Value map = core::Value::map();
