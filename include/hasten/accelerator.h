@@ -73,6 +73,9 @@ class Accelerator {
   /// hand is a world of one. Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set
   /// environment, busy port, an option that this version lacks), CommError (a rank did not come).
   explicit Accelerator(const AcceleratorOptions& options = {});
+  // Moves copy: a handle that was moved from is one still.
+  Accelerator(const Accelerator&) = default;
+  Accelerator& operator=(const Accelerator&) = default;
   /// A process made by the caller.
   explicit Accelerator(process::Process process, const AcceleratorOptions& options = {});
 

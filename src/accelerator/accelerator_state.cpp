@@ -3,6 +3,7 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include <limits>
 #include <utility>
 
 #include "accelerator/steps_of_parts.h"
@@ -169,8 +170,17 @@ void AcceleratorState::end_training() {
 
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
   plugins->require_filled();
-  advice->before_backward({.num_steps = plugins->uses_deepspeed() ? 1 : accumulation.options().num_steps,
-                           .optimizer_calls = gradients->optimizers().num_calls()});
+  const int64_t num_scopes = open_scope.use_count() - 1;
+  if (num_scopes > 1 && accumulation.options().num_steps > 1) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, "backward inside of ", num_scopes,
+                     " scopes of accumulate(), which have counted the batch as often. Open one scope for a batch, and "
+                     "name all of its models: accumulate(first, second).");
+  }
+  advice->before_backward(
+      {.num_steps = plugins->uses_deepspeed() || num_turns() > 1 ? 1 : accumulation.options().num_steps,
+       .optimizer_calls = gradients->optimizers().num_calls(),
+       .is_accumulating = num_turns() == 1 && num_scopes > 0,
+       .scales_loss = num_turns() == 1 && precision->scaler_state().has_value()});
   parallel::BackwardContext context{.models = models.all(),
                                     .group = layout.data(),
                                     .num_batches = accumulation.options().num_steps * num_turns(),
@@ -191,6 +201,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   if (num_turns() > 1 && !context.ends_window) held = not_held_back();
   const parallel::NoSync until_all_end(std::move(held));
   const auto received = gradients->loaders().take_counts();
+  if (received.num_samples > 0) advice->note_batch();
   trackers.count_step(received.num_samples);
   trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();
@@ -228,13 +239,13 @@ parallel::NoSync AcceleratorState::accumulate(Models chosen) {
   } else {
     accumulation.next(*gradients);
   }
-  if (gradients->sync_gradients()) return parallel::NoSync();
-  return no_sync(std::move(chosen), accumulation.options().sync_each_batch);
+  if (gradients->sync_gradients()) return parallel::NoSync({}, false, open_scope);
+  return no_sync(std::move(chosen), accumulation.options().sync_each_batch, open_scope);
 }
 
-parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
+parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges, std::shared_ptr<const void> held) {
   exchanges = exchanges || parallel::exchanges_each_backward(sharding);
-  return parallel::NoSync(chosen.empty() ? models.all() : std::move(chosen), exchanges);
+  return parallel::NoSync(chosen.empty() ? models.all() : std::move(chosen), exchanges, std::move(held));
 }
 
 parallel::SurviveReport AcceleratorState::survive(const parallel::SurviveOptions& survived,
@@ -306,6 +317,7 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   if (layout.divides_model()) pass.emplace();
   auto ddp = models.distribute(module, layout.data(), parallel::with_sharding(options.ddp, sharding));
   advice->note_model(module);
+  advice->note_exchange(ddp);
   return ddp;
 }
 
@@ -365,6 +377,7 @@ void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& opt
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   if (gradients->sync_gradients()) plugins->note_clipped();
+  if (!gradients->sync_gradients()) max_norm = std::numeric_limits<double>::infinity();
   const double norm = precision->clip_grad_norm_(
       parameters, norm_type, [&] { return parallel::clip_grad_norm_(clip_parts(), parameters, max_norm, norm_type); });
   if (gradients->sync_gradients()) step_record->note_norm(norm);
@@ -373,6 +386,7 @@ double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& paramete
 }
 
 void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!gradients->sync_gradients()) return;
   precision->unscale(parameters);
   parallel::clip_grad_value_(sharding, parameters, clip_value);
 }

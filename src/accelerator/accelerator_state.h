@@ -65,8 +65,9 @@ struct AcceleratorState {
   using PipelineStep = std::function<at::Tensor(const parallel::Pipeline&, double scale)>;
   at::Tensor forward_backward(const PipelineStep& step, std::optional<double> weight);
   parallel::NoSync accumulate(Models chosen);
-  /// `exchanges`: gradients are exchanged with every batch although the optimizer waits.
-  parallel::NoSync no_sync(Models chosen, bool exchanges = false);
+  /// `exchanges`: gradients are exchanged with every batch although the optimizer waits. `held`: what the scope keeps
+  /// alive.
+  parallel::NoSync no_sync(Models chosen, bool exchanges = false, std::shared_ptr<const void> held = {});
   parallel::SurviveReport survive(const parallel::SurviveOptions& survived, const parallel::SurvivedLoop& loop,
                                   const std::function<void(int64_t)>& after_epoch);
   void join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined);
@@ -98,6 +99,8 @@ struct AcceleratorState {
   std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
   std::shared_ptr<Advice> advice;
+  /// Held by the open scopes of accumulate().
+  std::shared_ptr<const void> open_scope = std::make_shared<char>();
   /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
   /// Steps in the page of this rank, if it has one.

@@ -7,6 +7,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/text.h"
 
 namespace hasten {
@@ -77,6 +78,7 @@ void Advice::before_backward(const Facts& facts) {
              " ranks trains on whatever its program reads. Prepare the loader, which gives each rank its part, "
              "or give each rank its part of the data (data::DistributedSampler)."));
   }
+  check_windows(facts);
   // A program that makes its own windows does not step between the first two backwards.
   if (backwards_ == 1) calls_before_ = facts.optimizer_calls;
   const bool steps_each = backwards_ == 2 && facts.optimizer_calls != calls_before_;
@@ -87,8 +89,55 @@ void Advice::before_backward(const Facts& facts) {
   }
 }
 
+void Advice::check_windows(const Facts& facts) {
+  const int64_t batches = batches_since_accumulate_ + 1;
+  if (facts.num_steps > 1 && facts.is_accumulating && batches > facts.num_steps && !std::exchange(said_scope_, true)) {
+    log_.warning(
+        text("accumulate() was called once for ", count_text(batches, "batch"),
+             ", and counts one, so that step() waits. Open `const auto scope = accelerator.accumulate(model);` "
+             "inside of the loop, for each batch."));
+  }
+  unstepped_ = facts.optimizer_calls == calls_at_last_ ? unstepped_ + 1 : 1;
+  calls_at_last_ = facts.optimizer_calls;
+  constexpr int64_t kMostLosses = 4;
+  if (facts.num_steps > 1 && !accumulates_ && unstepped_ > kMostLosses * facts.num_steps &&
+      !std::exchange(said_accumulate_, true)) {
+    log_.warning(
+        text("gradient_accumulation_steps is ", facts.num_steps,
+             ", so losses are divided by it, and neither accumulate() nor a prepared optimizer was called in ",
+             count_text(unstepped_, "backward"),
+             ". Open `const auto scope = accelerator.accumulate(model);` for each batch, and step the handle that "
+             "prepare returned."));
+  }
+  if (facts.scales_loss && unstepped_ > kMostLosses && !std::exchange(said_scale_, true)) {
+    log_.warning(
+        text(count_text(unstepped_, "backward"),
+             " in fp16 without a step() or zero_grad() of a prepared optimizer. Gradients are those of scaled "
+             "losses until the prepared optimizer, clip_grad_norm_ or unscale_gradients divides them. Step the "
+             "handle that prepare returned."));
+  }
+}
+
+bool Advice::are_held_back() const {
+  bool any = false;
+  for (const auto& each : exchanges_) {
+    const auto exchange = each.lock();
+    if (!exchange) continue;
+    if (!exchange->step().window().holds_back() || exchange->step().local_sgd().now || exchange->joined().is_joining())
+      return false;
+    any = true;
+  }
+  return any;
+}
+
 void Advice::before_step(training::StepContext&) {
   if (!optimizers_.empty()) check_optimizers();
+  if (world_size_ > 1 && are_held_back() && !std::exchange(said_no_sync_, true)) {
+    log_.warning(
+        "a step inside of no_sync(): gradients are those of each rank, so that the ranks' parameters part. Step behind "
+        "the "
+        "scope, after a backward that exchanges.");
+  }
 }
 
 void Advice::at_end(int num_ranks) const {

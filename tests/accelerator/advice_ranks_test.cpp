@@ -207,6 +207,17 @@ TEST(Advice, AccumulationWithoutAccumulateIsSaidOnce) {
   EXPECT_EQ(count_of(said, "gradient_accumulation_steps is 4, and accumulate() is not called"), 1);
 }
 
+TEST(Advice, AccumulationThatNothingPreparedStepsIsSaidOnce) {
+  Advice advice(Logger("advice"), 1);
+  advice.note_loader();
+
+  const auto said = said_in([&] {
+    for (int64_t step = 0; step < 40; ++step) advice.before_backward({.num_steps = 3, .optimizer_calls = 0});
+  });
+
+  EXPECT_EQ(count_of(said, "neither accumulate() nor a prepared optimizer was called in 13 backwards"), 1);
+}
+
 TEST(Advice, WindowsOfTheProgramsOwnAndAccumulateAreRight) {
   Advice own_windows(Logger("advice"), 1), accumulates(Logger("advice"), 1);
   accumulates.note_accumulate();

@@ -44,6 +44,9 @@ class Process {
 
   /// From given parts.
   Process(RankInfo identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));
+  // Moves copy: a handle that was moved from is one still.
+  Process(const Process&) = default;
+  Process& operator=(const Process&) = default;
 
   /// The same process with another handle of its group (Group::with_observer).
   Process with_group(comm::Group group) const;

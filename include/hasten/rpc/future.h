@@ -76,6 +76,9 @@ class [[nodiscard]] Future {
  public:
   using value_type = T;
   explicit Future(std::shared_ptr<detail::State<T>> state) : state_(std::move(state)) {}
+  // Moves copy: a handle that was moved from is one still.
+  Future(const Future&) = default;
+  Future& operator=(const Future&) = default;
   /// A future that has its value already. A handler may return it at once.
   template <class V>
     requires(!std::is_void_v<T> && std::is_convertible_v<V, detail::Stored<T>> &&

@@ -2,9 +2,12 @@
 #include "hasten/parallel/local_sgd/local_sgd.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "parallel/parameters/parameter_sync.h"
 
@@ -39,12 +42,22 @@ std::vector<LocalSgdLevel> checked_levels(const LocalSgdOptions& options, const 
 
 }  // namespace
 
-LocalSgd::Scope::Scope(std::shared_ptr<const Ddp> model) : model_(std::move(model)), no_sync_({model_}) {
+LocalSgd::Scope::Scope(std::shared_ptr<const Ddp> model, LogIdentity rank)
+    : model_(std::move(model)), rank_(rank), no_sync_({model_}) {
   model_->step().local_sgd() = {.now = true};
 }
 
 LocalSgd::Scope::~Scope() {
-  if (model_) model_->step().local_sgd().now = false;
+  if (!model_) return;
+  auto& state = model_->step().local_sgd();
+  state.now = false;
+  const bool is_failing = std::uncaught_exceptions() > 0;
+  if (rank_.world_size == 1 || state.num_steps == 0 || is_failing || model_->joined().is_joining()) return;
+  Logger("parallel", rank_)
+      .warning(
+          text("LocalSgd ended ", count_text(state.num_steps, "step"),
+               " behind the last average, without finish(): the ranks' parameters differ. Call finish() behind the "
+               "loop."));
 }
 
 LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model, comm::Group group,
@@ -59,7 +72,11 @@ LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<cons
                      "LocalSgd lets ranks train apart, and those of a sharded model share their parameters. Use "
                      "ShardStage::kNone.");
   }
-  if (options.enabled && options.warmup_steps == 0) scope_.emplace(model_);
+  if (options.enabled && options.warmup_steps == 0) begin();
+}
+
+void LocalSgd::begin() {
+  scope_.emplace(model_, LogIdentity{group_.rank(), group_.world_size()});
 }
 
 void LocalSgd::step() {
@@ -76,7 +93,7 @@ void LocalSgd::step() {
         "one. Use num_steps alone there.");
   }
   if (!scope_) {
-    if (++num_warmup_steps_ == options_.warmup_steps) scope_.emplace(model_);
+    if (++num_warmup_steps_ == options_.warmup_steps) begin();
     return;
   }
   int64_t& num_steps = model_->step().local_sgd().num_steps;

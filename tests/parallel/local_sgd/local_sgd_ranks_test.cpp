@@ -119,6 +119,22 @@ std::vector<at::Tensor> averaged_in_levels(int steps) {
   return all;
 }
 
+TEST(LocalSgdRanks, AnEndWithoutFinishIsSaid) {
+  const auto said_of = [](int num_steps) {
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](Process& process) {
+      Mlp net;
+      const auto model = prepared(net, process);
+      LocalSgd local(model, process.group(), {.num_steps = 3});
+      for (int step = 0; step < num_steps; ++step) local.step();
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+
+  EXPECT_THAT(said_of(5), ::testing::HasSubstr("LocalSgd ended 2 steps behind the last average, without finish()"));
+  EXPECT_THAT(said_of(6), ::testing::IsEmpty());
+}
+
 TEST(LocalSgdRanks, LevelsAverageOverHostsMoreOftenThanOverAll) {
   for (const int steps : {3, 4, 6}) {
     const auto wanted = averaged_in_levels(steps);

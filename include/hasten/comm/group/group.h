@@ -1,8 +1,8 @@
 // Group: a set of ranks and the collective operations on tensors among them.
 //
 // A Group is a small value handle over a hidden implementation, always passed in, never looked up. It takes plain
-// tensors of any dtype, layout and device. Input that the backend (backend.h) cannot take is converted here, in one
-// place. Operations can be checked before any data moves: all ranks first agree on one small record
+// dense tensors of any dtype, strides and device. Input that the backend (backend.h) cannot take is converted here, in
+// one place. Operations can be checked before any data moves: all ranks first agree on one small record
 // (collective_fingerprint.h). Without that, a mismatch in Gloo ends the process or gives wrong numbers. A failing rank
 // leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
 // objects: objects.h.
@@ -47,6 +47,9 @@ class Group {
 
   /// A world of one: no backend, every operation is local and free.
   Group();
+  // Moves copy: a handle that was moved from is one still.
+  Group(const Group&) = default;
+  Group& operator=(const Group&) = default;
 
   /// Returns the group of all ranks that call with the same store and `options.name`.
   /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the timeout,

@@ -23,6 +23,9 @@ class DataLoader {
   template <class L>
     requires(is_loader_v<L> && std::is_same_v<typename std::remove_cvref_t<L>::Batch, Batch>)
   DataLoader(L&& loader) : loader_(std::make_shared<Of<std::remove_cvref_t<L>>>(std::forward<L>(loader))) {}
+  // Moves copy: a handle that was moved from is one still.
+  DataLoader(const DataLoader&) = default;
+  DataLoader& operator=(const DataLoader&) = default;
 
   /// Loader's functions of these names.
   Iterator begin() const { return loader_->begin(); }

@@ -53,6 +53,9 @@ class Loader {
   /// Throws: UsageError for batch_size 0, or max_jobs 0 with workers.
   Loader(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& options)
       : core_(std::make_shared<Core>(std::move(dataset), std::move(sampler), options)) {}
+  // Moves copy: a handle that was moved from is one still.
+  Loader(const Loader&) = default;
+  Loader& operator=(const Loader&) = default;
 
   /// Spreads the loader over the ranks of `process`, and gives the position of its loops to `gradient_state`. Until
   /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same gradient state

@@ -36,6 +36,9 @@ class AnyPreparedOptimizer {
   AnyPreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                        std::shared_ptr<training::GradientState> gradient_state,
                        const PreparedOptimizerOptions& options = {});
+  // Moves copy: a handle that was moved from is one still.
+  AnyPreparedOptimizer(const AnyPreparedOptimizer&) = default;
+  AnyPreparedOptimizer& operator=(const AnyPreparedOptimizer&) = default;
 
   /// Makes the optimizer's step, fused if libtorch has a kernel for it, with the policies around it
   /// (training/step_policy.h). While gradients are being accumulated it does nothing. If the weights of all ranks'

@@ -59,6 +59,9 @@ class PreparedScheduler {
   PreparedScheduler(std::shared_ptr<S> scheduler, std::shared_ptr<const training::GradientState> gradient_state,
                     const PreparedSchedulerOptions& options)
       : scheduler_(std::move(scheduler)), pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
+  // Moves copy: a handle that was moved from is one still.
+  PreparedScheduler(const PreparedScheduler&) = default;
+  PreparedScheduler& operator=(const PreparedScheduler&) = default;
 
   /// To be called after every batch's optimizer.step(), also while accumulating.
   /// Throws: UsageError if it moves with the optimizer's steps and the same Accelerator did

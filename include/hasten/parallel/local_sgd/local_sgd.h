@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/core/log.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/model/prepared_model.h"
 
@@ -69,17 +70,21 @@ class LocalSgd {
   /// The model trains apart from the other ranks' while it exists.
   class Scope {
    public:
-    explicit Scope(std::shared_ptr<const Ddp> model);
+    Scope(std::shared_ptr<const Ddp> model, LogIdentity rank);
+    /// Says that ranks differ, if they have stepped since their last average and the loop did not fail.
     ~Scope();
     Scope(Scope&&) noexcept = default;
     Scope& operator=(Scope&&) = delete;
 
    private:
     std::shared_ptr<const Ddp> model_;
+    LogIdentity rank_;
     NoSync no_sync_;
   };
   LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model, comm::Group group,
            const LocalSgdOptions& options);
+  /// Opens the scope in which ranks train apart.
+  void begin();
 
   std::shared_ptr<const void> keeps_alive_;
   std::shared_ptr<const Ddp> model_;

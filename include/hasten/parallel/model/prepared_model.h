@@ -96,6 +96,9 @@ class PreparedModel {
  public:
   PreparedModel(std::shared_ptr<M> model, std::shared_ptr<const Ddp> ddp, std::shared_ptr<ForwardScopes> scopes = {})
       : model_(std::move(model)), ddp_(std::move(ddp)), scopes_(std::move(scopes)) {}
+  // Moves copy: a handle that was moved from is one still.
+  PreparedModel(const PreparedModel&) = default;
+  PreparedModel& operator=(const PreparedModel&) = default;
 
   /// Runs the module's forward inside the model's scopes (forward_scope.h): with mixed precision under autocast, its
   /// outputs in float32. Collective: no (the backward through it is), unless the module was changed
