@@ -35,6 +35,8 @@ int board(const std::vector<std::string>& words) {
     if (!std::filesystem::is_directory(folder))
       throw UsageError(Origin{"board"}, "'", folder.string(), "' is no folder. Correct the path.");
   }
+  refuse_options_of_others("board", line, line.has("serve") ? "--serve" : "a page in a file",
+                           {{"bind", {"--serve"}}, {"port", {"--serve"}}, {"output", {"a page in a file"}}});
   if (line.has("serve")) {
     std::signal(SIGINT, [](int) { board_ends = 1; });
     std::signal(SIGTERM, [](int) { board_ends = 1; });

@@ -19,6 +19,7 @@
 #include "hasten/files/folders/retention.h"
 #include "hasten/files/python/python_file.h"
 #include "help.h"
+#include "options.h"
 #include "weights_options.h"
 
 namespace hasten::cli {
@@ -381,6 +382,13 @@ int checkpoint(const std::vector<std::string>& words) {
     throw UsageError({"checkpoint"}, line.rest.front(), " takes ", count - 1, count == 2 ? " path" : " paths", ", not ",
                      line.rest.size() - 1, ". See hasten checkpoint --help.");
   }
+  refuse_options_of_others("checkpoint", line, line.rest.front(),
+                           {{"fast", {"verify"}},
+                            {"keep", {"prune"}},
+                            {"keep_every", {"prune"}},
+                            {"dry_run", {"prune"}},
+                            {"force_takeover", {"prune", "repair"}},
+                            {"json", {"list"}}});
   return action(line);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 
@@ -62,8 +63,9 @@ std::string explained(const launcher::LaunchSettings& settings, bool all) {
   }
   const std::string first = chosen.empty() ? "No setting differs from its default.\n" : table_of(chosen);
   if (!all) {
-    return text(first, "\n", defaults.size(),
-                " settings have their defaults; hasten launch --explain all shows them.\n");
+    return text(first, "\n", count_text(defaults.size(), "setting"),
+                defaults.size() == 1 ? " has its default" : " have their defaults",
+                "; hasten launch --explain all shows them.\n");
   }
   return text(first, "\nDefaults\n\n", table_of(defaults));
 }
@@ -88,7 +90,8 @@ std::string explained_devices(const launcher::LaunchSettings& settings, const la
     const auto index = static_cast<size_t>(rank);
     lines += index < names.size()
                  ? text("  process ", rank, "  GPU ", names[index], "\n")
-                 : text("  process ", rank, "  none: start ", names.size(), " processes at most, or give --cpu\n");
+                 : text("  process ", rank, "  none: start ", count_text(names.size(), "process"),
+                        " at most, or give --cpu\n");
   }
   return lines;
 }

@@ -1,8 +1,10 @@
 // The tables of options.h.
 #include "options.h"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
 namespace hasten::cli {
@@ -201,6 +203,15 @@ launcher::CommandLine read_options(const std::string& command, const std::vector
   if (line.rest.size() > most_words) line.problems.push_back(text("unexpected word '", line.rest[most_words], "'"));
   if (!line.problems.empty()) launcher::refuse(command, line.problems, text("See hasten ", command, " --help."));
   return line;
+}
+
+void refuse_options_of_others(const std::string& command, const launcher::CommandLine& line, const std::string& action,
+                              const std::vector<std::pair<std::string, std::vector<std::string>>>& owners) {
+  for (const auto& [option, actions] : owners) {
+    if (!line.has(option) || std::find(actions.begin(), actions.end(), action) != actions.end()) continue;
+    throw UsageError(Origin{command}, "--", option, " is for ", join(actions, " and "), ", not for ", action,
+                     ". Leave it out; see hasten ", command, " --help.");
+  }
 }
 
 std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line, const Environment& environment) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hasten/launch/config/config_file.h"
@@ -28,6 +29,11 @@ const std::vector<launcher::OptionGroup>& no_options();
 /// Throws: UsageError for anything that is wrong with it.
 launcher::CommandLine read_options(const std::string& command, const std::vector<launcher::OptionGroup>& options,
                                    const std::vector<std::string>& words, size_t most_words = 0);
+
+/// Refuses given options that only other actions of the command read. `owners`: an option's name, and those actions.
+/// Throws: UsageError with the option and its actions.
+void refuse_options_of_others(const std::string& command, const launcher::CommandLine& line, const std::string& action,
+                              const std::vector<std::pair<std::string, std::vector<std::string>>>& owners);
 
 /// The file of --config_file, or the default one if there is one.
 /// Throws: UsageError as load_config.

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "hasten/core/value.h"
@@ -118,7 +119,7 @@ std::string title(const PlanReport& report) {
   const plan::ModelShape& model = report.model;
   return text("hasten plan: ", model.name, " (", core::fixed_text(model.parameters() / 1e9, 2), " B parameters) on ",
               report.options.devices, " x ", report.cluster.machine.device, ", batch ",
-              with_commas(report.options.batch), " x ", with_commas(model.sequence), " tokens, ",
+              with_commas(report.options.batch), " x ", count_text(with_commas(model.sequence), "token"), ", ",
               report.precision == "no" ? "float32" : report.precision, "; ", plan::kind_of_numbers(report.cluster),
               "\n");
 }

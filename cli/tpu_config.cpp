@@ -55,9 +55,18 @@ Pod pod_of(const CommandLine& line, const std::optional<launcher::Config>& confi
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw UsageError({"tpu-config"}, "the command file '", path, "' cannot be read. Check --command_file.");
+  if (!file || std::filesystem::is_directory(path)) {
+    throw UsageError({"tpu-config"}, "the command file '", path, "' cannot be read", file ? ": it is a folder" : "",
+                     ". Check --command_file.");
+  }
   std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) lines.push_back(line);
+  }
+  if (lines.empty()) {
+    throw UsageError({"tpu-config"}, "the command file '", path, "' has no command; expected one a line. ",
+                     "Check --command_file.");
+  }
   return lines;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
@@ -129,7 +130,8 @@ void merge(const std::vector<const flight::PageView*>& pages, const std::string&
   merger.end();
   file.close();
   if (!file) throw DataError({"trace"}, output, output, " cannot be written. Look at its folder and its disk.");
-  std::cout << text(output, ": ", events, " events of ", pages.size(), pages.size() == 1 ? " rank" : " ranks", '\n');
+  std::cout << text(output, ": ", count_text(events, "event"), " of ", pages.size(),
+                    pages.size() == 1 ? " rank" : " ranks", '\n');
 }
 
 }  // namespace

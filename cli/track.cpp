@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "commands.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/sentence.h"
@@ -42,7 +43,8 @@ int follow(const launcher::CommandLine& line) {
 }
 
 std::string size_text(int64_t bytes) {
-  return bytes < 1024 ? text(bytes, " bytes") : bytes < 1 << 20 ? text(bytes >> 10, " KiB") : text(bytes >> 20, " MiB");
+  return bytes < 1024 ? count_text(bytes, "byte") : bytes < 1 << 20 ? text(bytes >> 10, " KiB") : text(bytes >> 20,
+                                                                                                       " MiB");
 }
 
 int show_status(const std::string& folder) {
@@ -86,12 +88,23 @@ int complete_all(const launcher::CommandLine& line, const std::vector<tracking::
   return all ? 0 : 3;
 }
 
+core::Value options_of(const std::string& json) {
+  try {
+    core::Value options = core::Value::parse_json(json, "--options");
+    if (options.is_map()) return options;
+  } catch (const DataError& error) {
+    throw UsageError(Origin{"track"}, inner_sentence(error.what()));
+  }
+  throw UsageError(Origin{"track"}, "--options is '", json,
+                   "'; expected an object in JSON, such as {\"project\": \"p\"}.");
+}
+
 int sync(const launcher::CommandLine& line) {
   if (!line.has("to")) throw UsageError(Origin{"track"}, "sync without a tracker. Name one: --to wandb.");
   const std::string name = line.text("to");
   tracking::built_in().at(name);
   core::Value options;
-  if (line.has("options")) options = core::Value::parse_json(line.text("options"), "--options");
+  if (line.has("options")) options = options_of(line.text("options"));
   return complete_all(line, {{.name = name, .options = options, .tracker = {}}});
 }
 
@@ -115,6 +128,11 @@ int track(const std::vector<std::string>& words) {
     throw UsageError(Origin{"track"}, words_of_wrong(line.rest, kinds),
                      " Expected status, recover or sync, and a folder. See hasten track --help.");
   }
+  refuse_options_of_others("track", line, kind,
+                           {{"to", {"sync"}},
+                            {"options", {"sync"}},
+                            {"timeout", {"recover", "sync"}},
+                            {"drain_timeout", {"follow"}}});
   int code = 0;
   if (kind == "follow") {
     code = follow(line);

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/file.h"
 #include "hasten/core/number.h"
@@ -83,7 +84,8 @@ std::string record_in(const std::string& path) {
 
 int compare_files(const CommandLine& line) {
   if (line.rest.size() != 2) {
-    throw UsageError({"verify"}, "--compare has ", line.rest.size(), " files; expected two that --record wrote.");
+    throw UsageError({"verify"}, "--compare has ", count_text(line.rest.size(), "file"),
+                     "; expected two that --record wrote. Name both.");
   }
   const auto one = plan::read_verify_run(record_in(line.rest[0]), line.rest[0]);
   const auto many = plan::read_verify_run(record_in(line.rest[1]), line.rest[1]);
@@ -93,7 +95,7 @@ int compare_files(const CommandLine& line) {
 // Says which of the runs failed. `has_verdict`: of what the runs recorded until then.
 int told_failure(int num_processes, int exit_code, bool has_verdict = false) {
   std::cerr << "hasten verify: " << (has_verdict ? "" : "not compared: ") << "the run on "
-            << (num_processes == 1 ? "one process" : text(num_processes, " processes")) << " ended with exit code "
+            << (num_processes == 1 ? "one process" : count_text(num_processes, "process")) << " ended with exit code "
             << exit_code << "; its report is above.\n";
   return exit_code;
 }

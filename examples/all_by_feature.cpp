@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "arguments.h"
+
 namespace base {
 #include "by_feature/base.cpp"
 }

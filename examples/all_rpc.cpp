@@ -15,6 +15,7 @@
 #include <map>
 #include <random>
 
+#include "arguments.h"
 #include "rpc/cartpole.h"
 
 namespace averaging {

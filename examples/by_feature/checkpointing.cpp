@@ -4,6 +4,8 @@
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
+#include "arguments.h"
+
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 
@@ -70,11 +72,11 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  const example::Arguments arguments(argc, argv, "checkpointing FOLDER");
   hasten::Accelerator accelerator(
       {.loader = {.use_seedable_sampler = true},
        .seed = 1,
-       .project = {.project_dir = argv[1], .automatic_checkpoint_naming = true, .total_limit = 2}});
+       .project = {.project_dir = arguments.text(1), .automatic_checkpoint_naming = true, .total_limit = 2}});
   run(accelerator, 20);
   return 0;
 }

@@ -1,9 +1,11 @@
 // base.cpp that ends in order when the cluster takes a machine back: a SIGTERM or SIGUSR1 to any process
 // stops all of them at the end of the same step, with the model saved. It trains until then.
 //
-//   ./preemption model.pt
+//   ./preemption FILE             model.pt
 #include <hasten/hasten.h>
 #include <torch/torch.h>
+
+#include "arguments.h"
 
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
@@ -54,8 +56,8 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, const std::string
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  const example::Arguments arguments(argc, argv, "preemption FILE");
   hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
-  run(accelerator, 20, argv[1]);
+  run(accelerator, 20, arguments.text(1));
   return 0;
 }

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/profiler_legacy.h>
 #include <torch/torch.h>
 
+#include "arguments.h"
+
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 
@@ -53,8 +55,8 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, const std::string
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  const example::Arguments arguments(argc, argv, "profiler FOLDER");
   hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
-  run(accelerator, 20, argv[1]);
+  run(accelerator, 20, arguments.text(1));
   return 0;
 }

@@ -6,6 +6,8 @@
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
+#include "arguments.h"
+
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 
@@ -57,8 +59,10 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, bool stop, const 
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  const example::Arguments arguments(argc, argv, "resume stop|go_on FOLDER");
+  const std::string word = arguments.text(1);
+  if (word != "stop" && word != "go_on") arguments.end("'" + word + "' is neither stop nor go_on");
   hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
-  run(accelerator, 20, argv[1] == std::string("stop"), argv[2]);
+  run(accelerator, 20, word == "stop", arguments.text(2));
   return 0;
 }

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "arguments.h"
+
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 
@@ -55,8 +57,10 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, int64_t dies_at) 
 }
 
 int main(int argc, char** argv) {
+  const example::Arguments arguments(argc, argv, "survive [BATCH]");
+  const int64_t last = arguments.number(1, 0);
   hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
-  const bool dies = argc == 2 && accelerator.rank() == 1 && std::getenv("HASTEN_REPLACES") == nullptr;
-  run(accelerator, 20, dies ? std::atoi(argv[1]) : 0);
+  const bool dies = accelerator.rank() == 1 && std::getenv("HASTEN_REPLACES") == nullptr;
+  run(accelerator, 20, dies ? last : 0);
   return 0;
 }

@@ -3,7 +3,7 @@
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
+#include "arguments.h"
 
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
@@ -50,7 +50,8 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main(int argc, char** argv) {
-  const int pp = argc > 1 ? std::atoi(argv[1]) : 2, tp = argc > 2 ? std::atoi(argv[2]) : 2;
+  const example::Arguments arguments(argc, argv, "three_d [PP [TP]]");
+  const auto pp = static_cast<int>(arguments.number(1, 2)), tp = static_cast<int>(arguments.number(2, 2));
   hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true},
                                    .seed = 1,
                                    .parallel = {.dp_replicate = -1,

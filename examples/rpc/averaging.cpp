@@ -7,8 +7,11 @@
 
 #include <iostream>
 
+#include "arguments.h"
+
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 120, period = 4, warmup_steps = 20;
+  const example::Arguments arguments(argc, argv, "averaging [STEPS]");
+  const int64_t steps = arguments.number(1, 120), period = 4, warmup_steps = 20;
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});
   torch::manual_seed(1);

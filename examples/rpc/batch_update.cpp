@@ -8,6 +8,8 @@
 
 #include <iostream>
 
+#include "arguments.h"
+
 class BatchUpdateServer {
  public:
   explicit BatchUpdateServer(int64_t num_trainers) : num_trainers_(num_trainers) {}
@@ -64,7 +66,8 @@ double train(const hasten::rpc::RRef<BatchUpdateServer>& server, int64_t seed, i
 }
 
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 60;
+  const example::Arguments arguments(argc, argv, "batch_update [STEPS]");
+  const int64_t steps = arguments.number(1, 60);
   torch::manual_seed(0);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

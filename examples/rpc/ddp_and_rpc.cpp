@@ -10,6 +10,8 @@
 
 #include <iostream>
 
+#include "arguments.h"
+
 struct BagNet : torch::nn::Module {
   BagNet(int64_t num_tokens, int64_t width)
       : bag(register_module(
@@ -20,7 +22,8 @@ struct BagNet : torch::nn::Module {
 };
 
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 200;
+  const example::Arguments arguments(argc, argv, "ddp_and_rpc [STEPS]");
+  const int64_t steps = arguments.number(1, 200);
   torch::manual_seed(0);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

@@ -9,6 +9,8 @@
 
 #include <iostream>
 
+#include "arguments.h"
+
 struct DigitNet : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     x = torch::max_pool2d(torch::relu(first(x)), 2);
@@ -60,7 +62,8 @@ class ServerPlace {
 };
 
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 240;
+  const example::Arguments arguments(argc, argv, "parameter_server [STEPS]");
+  const int64_t steps = arguments.number(1, 240);
   torch::manual_seed(0);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

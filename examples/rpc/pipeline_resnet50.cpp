@@ -11,6 +11,8 @@
 #include <chrono>
 #include <iostream>
 
+#include "arguments.h"
+
 namespace nn = torch::nn;
 
 nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride) {
@@ -80,8 +82,9 @@ torch::Tensor forward_from(const hasten::rpc::RRef<Stage>& stage, const hasten::
 }
 
 int main(int argc, char** argv) {
-  const int64_t images = argc > 1 ? std::atoll(argv[1]) : 120, size = argc > 2 ? std::atoll(argv[2]) : 128,
-                batches = argc > 3 ? std::atoll(argv[3]) : 3;
+  const example::Arguments arguments(argc, argv, "pipeline_resnet50 [IMAGES [SIZE [BATCHES]]]");
+  const int64_t images = arguments.number(1, 120), size = arguments.number(2, 128),
+                batches = arguments.number(3, 3);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});
   hasten::rpc::Functions functions;

@@ -7,6 +7,7 @@
 
 #include <iostream>
 
+#include "arguments.h"
 #include "cartpole.h"
 
 struct Policy : torch::nn::Module {
@@ -71,7 +72,8 @@ int64_t play(const hasten::rpc::RRef<Learner>& learner, const std::string& name,
 }
 
 int main(int argc, char** argv) {
-  const int64_t rounds = argc > 1 ? std::atoll(argv[1]) : 1000, seed = argc > 2 ? std::atoll(argv[2]) : 543;
+  const example::Arguments arguments(argc, argv, "reinforce [ROUNDS [SEED]]");
+  const int64_t rounds = arguments.number(1, 1000), seed = arguments.number(2, 543, 0);
   torch::manual_seed(static_cast<uint64_t>(seed));
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

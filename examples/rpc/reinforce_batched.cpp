@@ -9,6 +9,7 @@
 
 #include <iostream>
 
+#include "arguments.h"
 #include "cartpole.h"
 
 struct BatchedPolicy : torch::nn::Module {
@@ -86,7 +87,8 @@ std::vector<float> play_steps(const hasten::rpc::RRef<BatchedLearner>& learner, 
 }
 
 int main(int argc, char** argv) {
-  const int64_t rounds = argc > 1 ? std::atoll(argv[1]) : 500, num_steps = 200;
+  const example::Arguments arguments(argc, argv, "reinforce_batched [ROUNDS]");
+  const int64_t rounds = arguments.number(1, 500), num_steps = 200;
   torch::manual_seed(543);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

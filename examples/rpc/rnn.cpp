@@ -8,6 +8,8 @@
 
 #include <iostream>
 
+#include "arguments.h"
+
 class EmbeddingTable {
  public:
   EmbeddingTable(int64_t num_tokens, int64_t width) : embedding_(num_tokens, width) {}
@@ -38,7 +40,8 @@ std::vector<hasten::rpc::RRef<torch::Tensor>> parameter_rrefs(const hasten::rpc:
 }
 
 int main(int argc, char** argv) {
-  const int64_t num_tokens = 50, width = 16, length = 12, batch = 20, steps = argc > 1 ? std::atoll(argv[1]) : 60;
+  const example::Arguments arguments(argc, argv, "rnn [STEPS]");
+  const int64_t num_tokens = 50, width = 16, length = 12, batch = 20, steps = arguments.number(1, 60);
   torch::manual_seed(0);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});

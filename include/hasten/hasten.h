@@ -1,5 +1,5 @@
 // The headers that most training programs need: `#include <hasten/hasten.h>`. Not included: the other datasets and
-// their combinators (data.h), and what comm.h, checkpoint.h, learner/, models.h, offload.h, optim.h, parallel.h,
+// combinators (data.h). Nor is what comm.h, checkpoint.h, learner/, models.h, offload.h, optim.h, parallel.h,
 // precision.h, rpc/ and tracking.h give beyond it.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "hasten/core/log.h"
 #include "hasten/core/version.h"
 #include "hasten/data/dataset/idx.h"
+#include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/distributed_dl.h"
 #include "hasten/data/loader/loader.h"

@@ -8,6 +8,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
+#include "hasten/core/timeout.h"
 #include "hasten/plugins/megatron.h"
 #include "hasten/settings/parallelism_config.h"
 
@@ -62,11 +63,7 @@ parallel::ParallelOptions read_parallel(parallel::ParallelOptions options, const
 
 ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   refuse_what_is_missing(environment);
-  if (options.timeout.count() <= 0) {
-    throw UsageError(Origin{"accelerator"}, "timeout is ", options.timeout.count(),
-                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
-                     "minutes.");
-  }
+  require_timeout(Origin{"accelerator"}, options.timeout);
   if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
     precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
   }

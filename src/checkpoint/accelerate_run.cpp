@@ -113,6 +113,19 @@ class AccelerateRun : public SavedRun {
       for (size_t i = registry.of(kind).size(); !file_of(kind, i).empty(); ++i)
         missing.push_back({kind, file_of(kind, i)});
     }
+    const bool lacks_optimizer = registry.of(StateKind::kOptimizer).empty();
+    const bool lacks_scheduler = registry.of(StateKind::kScheduler).empty();
+    const std::string engine = !lacks_optimizer && !lacks_scheduler ? "" : deepspeed_folder();
+    if (engine.empty()) return missing;
+    const auto saved = files::open_deepspeed_folder(engine);
+    const auto has = [&](const char* key) {
+      const PythonValue* const part = saved.model_states.find(key);
+      return part != nullptr && !part->is_none();
+    };
+    if (lacks_optimizer && (saved.moments != nullptr || has("optimizer")))
+      missing.push_back({StateKind::kOptimizer, "DeepSpeed's optimizer"});
+    if (lacks_scheduler && has("lr_scheduler"))
+      missing.push_back({StateKind::kScheduler, "DeepSpeed's learning-rate scheduler"});
     return missing;
   }
   std::string optimizer_type(const std::string&) const override { return {}; }
@@ -173,6 +186,12 @@ class AccelerateRun : public SavedRun {
   using Key = std::pair<StateKind, std::string>;
   static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
   std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
+  // DeepSpeed's own folder, or the one in a folder of Accelerate; "" for none.
+  std::string deepspeed_folder() const {
+    for (const std::string& folder : {path, in("pytorch_model")})
+      if (files::is_deepspeed(folder)) return folder;
+    return {};
+  }
   // The first of these names that the folder has; "" for none.
   std::string first_of(const std::vector<std::string>& names) const {
     const auto found =

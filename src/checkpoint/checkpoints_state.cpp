@@ -15,6 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/sentence.h"
+#include "hasten/core/timeout.h"
 #include "hasten/files/disk/durable_folder.h"
 #include "hasten/files/folders/retention.h"
 #include "hasten/flight/recorder.h"
@@ -73,12 +74,8 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
     throw UsageError(origin(), "iteration = ", project.iteration,
                      "; expected the number of the first checkpoint, 0 or more.");
   }
-  if (project.save_timeout.count() <= 0) {
-    throw UsageError(
-        origin(), "save_timeout is ", project.save_timeout.count(),
-        " s; expected the time that rank 0 waits for the other ranks' files, more than 0. Leave it out for "
-        "30 minutes.");
-  }
+  require_timeout(origin(), project.save_timeout,
+                  {"save_timeout", "the time that rank 0 waits for the other ranks' files", "30 minutes"});
   if (project.total_limit && *project.total_limit < 1) {
     throw UsageError(origin(), "total_limit = ", *project.total_limit, "; expected at least 1, or unset for no limit.");
   }

@@ -6,6 +6,7 @@
 
 #include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 
 namespace hasten::core {
 namespace {
@@ -78,7 +79,7 @@ const Value& Value::at(std::string_view key) const {
   std::vector<std::string> keys;
   for (const auto& pair : as_map()) keys.push_back(pair.first);
   throw UsageError({"core"}, "there is no key '", key, "' in a map of ", count_text(keys.size(), "key"),
-                   did_you_mean(key, keys), keys.empty() ? "" : " It has: ", join(keys), ".");
+                   guess_end(key, keys), keys.empty() ? "" : text(" It has: ", join(keys), "."));
 }
 
 Value& Value::operator[](std::string_view key) {

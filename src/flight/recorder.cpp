@@ -445,6 +445,7 @@ void Recorder::answer_wish(WishState state, const std::string& words) noexcept {
 }
 
 void Recorder::set_state(PageState state) noexcept {
+  page_->now.progress_ns.store(now_ns(), kRelaxed);  // of a rank that has left: the time of that
   page_->head.state.store(static_cast<uint32_t>(state), std::memory_order_release);
 }
 

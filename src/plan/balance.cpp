@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 
 namespace hasten::plan {
@@ -15,8 +16,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 void check_costs(const std::vector<double>& costs, int stages) {
   if (stages < 1) throw UsageError({"plan"}, "stages is ", stages, "; expected at least 1.");
   if (costs.size() < static_cast<size_t>(stages))
-    throw UsageError({"plan"}, costs.size(), " items cannot fill ", stages, " stages. Ask for ", costs.size(),
-                     " stages at most.");
+    throw UsageError({"plan"}, count_text(costs.size(), "item"), " cannot fill ", count_text(stages, "stage"),
+                     ". Ask for ", count_text(costs.size(), "stage"),
+                     " at most.");
   for (const double cost : costs) {
     if (!std::isfinite(cost) || cost < 0)
       throw UsageError({"plan"}, "an item costs ", cost, "; expected finite numbers of at least 0.");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
@@ -151,7 +152,8 @@ class ClusterReader {
       if (key != field.name) continue;
       const double value = number(key, entry);
       if (field.bandwidth && (value < kLeastBandwidth || value > kMostBandwidth))
-        refuse(key, "is ", value, " bytes a second; expected 1e8 to 1e14. If this is gigabytes, write ", value, "e9");
+        refuse(key, "is ", count_text(value, "byte"), " a second; expected 1e8 to 1e14. If this is gigabytes, write ",
+               value, "e9");
       if (value <= 0) refuse(key, "is ", value, "; expected a number above 0");
       cluster.machine.*field.member = value;
       return;

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
@@ -177,8 +178,9 @@ std::string check_device_map(const ModuleTree& tree, const DeviceMap& map) {
                     did_you_mean(name, names));
   }
   if (!check.uncovered_tensors.empty()) {
-    throw UsageError(Origin{"plan"}, "the device map gives no device for ", check.uncovered_tensors.size(),
-                     " tensors: ", join(check.uncovered_tensors),
+    throw UsageError(Origin{"plan"}, "the device map gives no device for ",
+                     count_text(check.uncovered_tensors.size(), "tensor"),
+                     ": ", join(check.uncovered_tensors),
                      ". Add their modules, or an entry \"\" for all others.", warning.empty() ? "" : " Also, ",
                      warning);
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
@@ -80,7 +81,8 @@ TransferFit fit_transfers(const std::vector<TransferPoint>& points) {
   for (size_t i = 0; i < points.size(); ++i) {
     const double error = std::abs(seconds_a_byte * rows[i][0] + latency * rows[i][1] - 1);
     fit.residual = std::max(fit.residual, error);
-    if (error > kMissed) fit.missed.push_back(text(std::llround(points[i].bytes), " bytes: ", percent_of(error)));
+    if (error > kMissed) fit.missed.push_back(text(count_text(std::llround(points[i].bytes), "byte"), ": ",
+                                                   percent_of(error)));
   }
   return fit;
 }

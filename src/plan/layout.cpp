@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
@@ -61,7 +62,8 @@ void check_sizes(const LayoutSizes& sizes) {
       throw UsageError(origin, axis_name(axis), " is ", sizes[axis],
                        "; expected at least 1, or -1 on one axis for the rest of the world.");
   }
-  if (open > 1) throw UsageError(origin, open, " axes are -1; expected one at most. Give the sizes of the others.");
+  if (open > 1) throw UsageError(origin, count_text(open, "axis", "axes"),
+                                 " are -1; expected one at most. Give the sizes of the others.");
   if (sizes.cp != 1 && sizes.sp != 1)
     throw UsageError(origin, "cp ", sizes.cp, " and sp ", sizes.sp,
                      " are given together; expected one of them, since both split the sequence. Set one to 1.");
@@ -107,7 +109,8 @@ std::string layout_text(const LayoutSizes& sizes) {
 
 LayoutSizes fit_to_world(LayoutSizes sizes, int64_t world_size) {
   const Origin origin{"plan"};
-  if (world_size < 1) throw UsageError(origin, "the world has ", world_size, " ranks; expected at least 1.");
+  if (world_size < 1) throw UsageError(origin, "the world has ", count_text(world_size, "rank"),
+                                       "; expected at least 1.");
   check_sizes(sizes);
   for (const Axis axis : kAxes) {
     if (sizes[axis] != -1) continue;
@@ -125,9 +128,12 @@ LayoutSizes fit_to_world(LayoutSizes sizes, int64_t world_size) {
   }
   if (num_ranks(sizes) == world_size) return sizes;
   const std::string changes = fitting_changes(sizes, world_size);
-  throw UsageError(origin, layout_text(sizes), " = ", num_ranks(sizes), ", world ", world_size, "; ",
-                   changes.empty() ? "no change of one axis would fit. Give sizes whose product is the world."
-                                   : changes + " would fit.");
+  const int64_t num = num_ranks(sizes);
+  const std::string layout = num == 1 ? "a layout without axes" : "the layout " + layout_text(sizes);
+  throw UsageError(origin, layout, " is for ", count_text(num, "process"), ", and this run has ", world_size, ". ",
+                   changes.empty() ? "No change of one axis fits: give sizes whose product is " + text(world_size)
+                                   : "Set " + changes,
+                   ", or start ", count_text(num, "process"), " (hasten launch -n ", num, ").");
 }
 
 std::vector<Axis> mesh_axes(const LayoutSizes& sizes) {
@@ -152,8 +158,9 @@ std::vector<Axis> model_axes(const LayoutSizes& sizes) {
 
 Coordinate coordinate_of(const LayoutSizes& sizes, int64_t rank) {
   if (rank < 0 || rank >= num_ranks(sizes))
-    throw UsageError({"plan"}, "rank ", rank, " is outside of ", layout_text(sizes), " = ", num_ranks(sizes),
-                     " ranks.");
+    throw UsageError({"plan"}, "rank ", rank, " is outside of ", layout_text(sizes), " = ",
+                     count_text(num_ranks(sizes), "rank"),
+                     ".");
   Coordinate coordinate;
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
     coordinate[*axis] = static_cast<int>(rank % sizes[*axis]);
@@ -166,7 +173,8 @@ int64_t rank_at(const LayoutSizes& sizes, const Coordinate& coordinate) {
   int64_t rank = 0;
   for (const Axis axis : kAxes) {
     if (coordinate[axis] < 0 || coordinate[axis] >= sizes[axis])
-      throw UsageError({"plan"}, axis_name(axis), " ", coordinate[axis], " is outside of its ", sizes[axis], " ranks.");
+      throw UsageError({"plan"}, axis_name(axis), " ", coordinate[axis], " is outside of its ",
+                       count_text(sizes[axis], "rank"), ".");
     rank = rank * sizes[axis] + coordinate[axis];
   }
   return rank;

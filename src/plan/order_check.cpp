@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
@@ -71,8 +72,8 @@ std::string problem_in_rows(const PipelineOrder& order, Table& table) {
     for (size_t i = 0; i < order.ranks[rank].size(); ++i) {
       const Action& action = order.ranks[rank][i];
       if (!table.contains(action))
-        return text(place_of(order, rank, i), " is outside of ", order.num_stages, " stages and ",
-                    order.num_microbatches, " microbatches");
+        return text(place_of(order, rank, i), " is outside of ", count_text(order.num_stages, "stage"), " and ",
+                    count_text(order.num_microbatches, "microbatch"));
       int& holder = owner[static_cast<size_t>(action.stage)];
       if (holder >= 0 && holder != static_cast<int>(rank))
         return text(place_of(order, rank, i), " runs stage ", action.stage, ", which row ", holder + 1, " has");

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
@@ -241,8 +242,10 @@ std::string problem_with_order(OrderKind kind, const OrderSizes& sizes) {
     return text("the order zbv_zero_bubble takes 2 stages a rank, not ", sizes.chunks);
   const bool by_rounds = kind == OrderKind::kInterleaved1F1B || kind == OrderKind::kInterleavedZeroBubble;
   if (by_rounds && sizes.microbatches % rounds_of(sizes) != 0)
-    return text("the order ", order_name(kind), " runs ", sizes.microbatches, " microbatches on ", sizes.ranks,
-                " ranks in ", rounds_of(sizes), " rounds, which do not divide them; the next numbers that fit are ",
+    return text("the order ", order_name(kind), " runs ", count_text(sizes.microbatches, "microbatch"), " on ",
+                count_text(sizes.ranks, "rank"),
+                " in ", count_text(rounds_of(sizes), "round"),
+                ", which do not divide them; the next numbers that fit are ",
                 legal_microbatches(sizes));
   return "";
 }

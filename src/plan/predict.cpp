@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/text.h"
 
 namespace hasten::plan {
@@ -56,7 +57,8 @@ std::vector<std::string> caveats(const ModelShape& model, const Cluster& cluster
   const double host = cluster.machine.devices_per_host;
   if (devices > host && std::fmod(devices, host) != 0)
     sentences.push_back(
-        text(devices, " devices are no multiple of the ", host, " of a host: one host is used in part."));
+        text(count_text(devices, "device"), devices == 1 ? " is" : " are", " no multiple of the ", host,
+             " of a host: one host is used in part."));
   return sentences;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
@@ -229,7 +230,8 @@ class StrategySearch {
   void note_undivided(const Strategy& strategy) {
     if (!is_pure(strategy)) return;
     const std::string reason =
-        text("a batch of ", options_.batch, " is not shared out evenly over ", strategy.data_ranks(), " ranks");
+        text("a batch of ", options_.batch, " is not shared out evenly over ",
+             count_text(strategy.data_ranks(), "rank"));
     result_.pure.push_back({strategy, {}, reason});
   }
 
@@ -242,9 +244,10 @@ class StrategySearch {
       above = above == 0 ? up : std::min(above, up);
     }
     if (data_ranks_.empty())
-      throw UsageError({"plan"}, "no layout of ", options_.devices,
-                       " devices has the parts that are fixed. Leave one open.");
-    throw UsageError({"plan"}, "no layout of ", options_.devices, " devices divides a batch of ", options_.batch,
+      throw UsageError({"plan"}, "no layout of ", count_text(options_.devices, "device"),
+                       " has the parts that are fixed. Leave one open.");
+    throw UsageError({"plan"}, "no layout of ", count_text(options_.devices, "device"), " divides a batch of ",
+                     options_.batch,
                      step > 1 ? text(" in microbatches of ", step) : "", "; the nearest that one divides are ",
                      below > 0 ? text(below, " and ") : "", above, ".");
   }

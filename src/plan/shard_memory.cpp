@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
@@ -97,10 +98,11 @@ const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows
 std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows,
                      std::optional<int64_t> limit) {
   std::string out =
-      text(input.parameters, " parameters on ", input.hosts, input.hosts == 1 ? " host with " : " hosts with ",
+      text(count_text(input.parameters, "parameter"), " on ", input.hosts,
+           input.hosts == 1 ? " host with " : " hosts with ",
            input.ranks_per_host, input.ranks_per_host == 1 ? " rank" : " ranks each", ", ",
-           input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", input.optimizer_bytes,
-           " bytes of optimizer state a parameter.\nBytes on each host, and on each device if every rank has one, "
+           input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", count_text(input.optimizer_bytes, "byte"),
+           " of optimizer state a parameter.\nBytes on each host, and on each device if every rank has one, "
            "without activations:\n\n");
   const size_t first = 38, width = 13;
   out += padded("", first, true);

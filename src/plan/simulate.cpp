@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 
@@ -17,8 +18,8 @@ using enum ActionKind;
 std::vector<StageCost> costs_of_stages(const PipelineOrder& order, const std::vector<StageCost>& costs) {
   const auto stages = static_cast<size_t>(order.num_stages);
   if (costs.size() != 1 && costs.size() != stages)
-    throw UsageError({"plan"}, costs.size(), " costs are given for ", stages,
-                     " stages; expected one for each, or one.");
+    throw UsageError({"plan"}, costs.size(), " costs are given for ", count_text(stages, "stage"),
+                     "; expected one for each, or one.");
   for (const StageCost& cost : costs) {
     for (const double value : {cost.forward_s, cost.input_s, cost.weight_s, cost.send_s, cost.bytes}) {
       if (!std::isfinite(value) || value < 0)
@@ -56,7 +57,8 @@ class Simulation {
         }
       }
     }
-    if (left > 0) throw UsageError({"plan"}, "the pipeline order stands still, ", left, " actions before its end.");
+    if (left > 0) throw UsageError({"plan"}, "the pipeline order stands still, ", count_text(left, "action"),
+                                   " before its end.");
     for (size_t rank = 0; rank < ranks; ++rank) keep_peaks(rank);
     return std::move(timeline_);
   }
@@ -163,7 +165,8 @@ std::vector<OrderChoice> rank_orders(const OrderSizes& sizes, const std::vector<
     if (choice.reason.empty()) {
       choice.timeline = simulate(make_order(kind, sizes), costs);
       if (const double bytes = most(choice.timeline.peak_bytes); bytes > capacity_bytes)
-        choice.reason = text("keeps ", bytes, " bytes of activations on a rank, ", capacity_bytes, " are free");
+        choice.reason = text("keeps ", count_text(bytes, "byte"), " of activations on a rank, ", capacity_bytes,
+                             " are free");
     }
     choices.push_back(std::move(choice));
   }

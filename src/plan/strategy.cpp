@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
@@ -150,24 +151,27 @@ void check_strategy(const ModelShape& model, const Strategy& strategy) {
   if (sizes.sp > 1)
     throw UsageError(origin, "sp ", sizes.sp, " is not modelled. Plan with cp, which splits sequences as well.");
   if (model.is_transformer() && (!divides(sizes.tp, model.heads) || !divides(sizes.tp, model.kv_heads)))
-    throw UsageError(origin, "tp ", sizes.tp, " does not divide ", model.heads, " heads and ", model.kv_heads,
-                     " heads of keys; tp may be ", common_divisors(model.heads, model.kv_heads), ".");
+    throw UsageError(origin, "tp ", sizes.tp, " does not divide ", count_text(model.heads, "head"), " and ",
+                     count_text(model.kv_heads, "head"),
+                     " of keys; tp may be ", common_divisors(model.heads, model.kv_heads), ".");
   const double stages = static_cast<double>(sizes.pp) * strategy.chunks;
   if (strategy.chunks < 1 || (stages > 1 && stages > model.layers))
-    throw UsageError(origin, "pp ", sizes.pp, " x chunks ", strategy.chunks, " = ", stages, " stages for ",
-                     model.layers, " layers; expected a layer for each. chunks may be at most ",
+    throw UsageError(origin, "pp ", sizes.pp, " x chunks ", strategy.chunks, " = ", count_text(stages, "stage"),
+                     " for ",
+                     count_text(model.layers, "layer"), "; expected a layer for each. chunks may be at most ",
                      std::max(1.0, std::floor(model.layers / sizes.pp)), ", pp at most ", std::max(1.0, model.layers),
                      ".");
   if (strategy.chunks > 1 && sizes.pp == 1)
     throw UsageError(origin, "chunks ", strategy.chunks,
                      " without a pipeline; expected 1. Set pp, or leave chunks out.");
   if (!divides(sizes.cp, model.sequence))
-    throw UsageError(origin, "cp ", sizes.cp, " does not divide the sequence of ", model.sequence, " tokens.");
+    throw UsageError(origin, "cp ", sizes.cp, " does not divide the sequence of ", count_text(model.sequence, "token"),
+                     ".");
   if (!(strategy.batch >= 1) || !std::isfinite(strategy.batch) || !(strategy.micro_batch >= 1))
     throw UsageError(origin, "batch ", strategy.batch, " and micro_batch ", strategy.micro_batch,
                      "; expected at least 1.");
   if (strategy.batch < strategy.data_ranks())
-    throw UsageError(origin, "a batch of ", strategy.batch, " sequences for ", strategy.data_ranks(),
+    throw UsageError(origin, "a batch of ", count_text(strategy.batch, "sequence"), " for ", strategy.data_ranks(),
                      " data parallel ranks; expected at least one for each.");
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
@@ -101,7 +102,7 @@ int VerifyRun::num_shares() const noexcept {
 
 std::string processes_text(const VerifyRun& run) {
   if (run.world_size() == 1) return "one process";
-  return text(run.world_size(), " processes");
+  return count_text(run.world_size(), "process");
 }
 
 VerifyRun read_verify_run(std::string_view text, const std::string& name) {
@@ -112,7 +113,8 @@ VerifyRun read_verify_run(std::string_view text, const std::string& name) {
     try {
       read_event(ranks, Value::parse_json(text.substr(begin, end - begin), name));
     } catch (const std::exception& error) {
-      throw DataError(Origin{"verify"}, name, "line ", number, " is no event of a record: ", inner_words(error.what()),
+      throw DataError(Origin{"verify"}, name, "'", name, "', line ", number, " is no event of a record: ",
+                      inner_words(error.what()),
                       ". Record the run again with hasten verify --record.");
     }
     begin = end + 1;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "plan/verify_step.h"
@@ -289,14 +290,16 @@ std::optional<VerifyVerdict> check_num_steps(const VerifyRun& one, const VerifyR
     return VerifyVerdict{
         .difference = kNumSteps,
         .step = static_cast<int64_t>(of_many),
-        .what = text("some ranks made ", of_many, " steps, rank ", rank.rank, " made ", rank.steps.size()),
+        .what = text("some ranks made ", count_text(of_many, "step"), ", rank ", rank.rank, " made ",
+                     rank.steps.size()),
         .cause = kLeftAlone};
   }
   if (of_one == of_many) return std::nullopt;
   return VerifyVerdict{.difference = kNumSteps,
                        .step = static_cast<int64_t>(std::min(of_one, of_many)),
-                       .what = text(processes_text(one), " made ", of_one, " steps of ", batches_of(one),
-                                    " batches and ", processes_text(many), " ", of_many, " of ", batches_of(many)),
+                       .what = text(processes_text(one), " made ", count_text(of_one, "step"), " of ",
+                                    count_text(batches_of(one), "batch"),
+                                    " and ", processes_text(many), " ", of_many, " of ", batches_of(many)),
                        .cause =
                            "the length of the loop depends on the number of processes: a loader that was not "
                            "prepared, a number of steps made from it, or an early end."};
@@ -341,7 +344,8 @@ std::optional<VerifyVerdict> find_rank_that_left(const VerifyRun& run) {
       if (other.has_ended || other.num_begun <= left.num_begun) continue;
       return VerifyVerdict{.difference = kNumSteps,
                            .step = left.num_begun,
-                           .what = text("rank ", left.rank, " ended after ", left.num_begun, " steps, rank ",
+                           .what = text("rank ", left.rank, " ended after ", count_text(left.num_begun, "step"),
+                                        ", rank ",
                                         other.rank, " began another"),
                            .cause = kLeftAlone};
     }

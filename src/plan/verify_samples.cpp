@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/number.h"
 #include "hasten/core/text.h"
 #include "plan/verify_step.h"
@@ -73,7 +74,7 @@ std::optional<VerifyVerdict> check_positions(const VerifyPair& pair) {
   if (all_read_the_same(many) && !(all_read_the_same(one) && one.size() == many.size())) {
     const auto positions = many.begin()->second.positions();
     return found(VerifyDifference::kSamples, pair,
-                 text("all ", many.size(), " ranks have the same samples (", first_of(positions), ")"),
+                 text("all ", count_text(many.size(), "rank"), " have the same samples (", first_of(positions), ")"),
                  any_unprepared(many)
                      ? "the loader was not prepared, so every rank reads everything. Give it to accelerator.prepare."
                      : "every rank reads everything: a sampler of the program's own spreads nothing, or the dataset is "
@@ -98,7 +99,8 @@ std::optional<VerifyVerdict> check_positions(const VerifyPair& pair) {
   }
   if (sorted_union(one) == sorted_union(many)) return std::nullopt;
   return found(VerifyDifference::kSamples, pair,
-               text("the step has ", sorted_union(many).size(), " samples on ", processes_text(pair.many), " and ",
+               text("the step has ", count_text(sorted_union(many).size(), "sample"), " on ",
+                    processes_text(pair.many), " and ",
                     sorted_union(one).size(), " on ", processes_text(pair.one),
                     sorted_union(one).size() == sorted_union(many).size() ? ", not the same ones" : ""),
                "the global batch is another one. Compare runs whose steps have the same samples: split_batches, or a "

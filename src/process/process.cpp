@@ -12,6 +12,7 @@
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
+#include "hasten/core/timeout.h"
 #include "hasten/flight/recorder.h"
 #include "process/failure_reporter.h"
 #include "process/process_parts.h"
@@ -182,11 +183,7 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
     if (options.change_process) install_terminate_handler(reporter);
   };
   install(words);
-  if (options.timeout.count() <= 0) {
-    throw UsageError({"process"}, "timeout is ", options.timeout.count(),
-                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
-                     "minutes.");
-  }
+  require_timeout({"process"}, options.timeout);
   if (options.change_process) limit_threads(environment);
   const RankInfo identity = read_rank_info(environment);
   // Wrong variables end the ranks before any of them serves the store that the others would look for.

@@ -3,10 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+#include <memory>
+#include <optional>
+
 #include "checkpoint/training_run.h"
 #include "hasten/accelerator.h"
 #include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/files/disk/disk.h"
+#include "hasten/files/python/python_file.h"
 #include "support/folder.h"
+#include "support/golden.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -119,6 +126,53 @@ TEST_F(Unprepared, ALoadNamesOnceWhatTheProgramLeavesInTheFolder) {
   EXPECT_THAT(optimizer_alone, HasSubstr("also holds model, model_1, optimizer 1, " + objects));
   EXPECT_THAT(skipped, HasSubstr("also holds model_1, " + objects));
   EXPECT_THAT(lenient, IsEmpty());
+}
+
+// The model of tests/golden/zero_checkpoints.
+struct ZeroNet : torch::nn::Module {
+  torch::Tensor scale = register_parameter("scale", torch::zeros({2, 3}), false);
+  torch::Tensor seen = register_buffer("seen", torch::zeros({2}));
+  torch::Tensor count = register_buffer("count", torch::zeros({}, torch::kLong));
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(5, 7));
+  torch::nn::LayerNorm n = register_module("n", torch::nn::LayerNorm(torch::nn::LayerNormOptions({7})));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(7, 3));
+  torch::nn::Linear c = register_module("c", torch::nn::Linear(7, 3));
+};
+
+// Writes something for DeepSpeed's scheduler into a copy of a checkpoint.
+void add_scheduler(const std::string& folder) {
+  const std::string path = folder + "/global_step5/mp_rank_00_model_states.pt";
+  const auto states = files::PythonFile::open(path).value();
+  auto pairs = states.as_pairs();
+  for (auto& [key, value] : pairs) {
+    if (key.is_string() && key.as_string() == "lr_scheduler") value = files::PythonValue(int64_t{1});
+  }
+  files::save_python_file(files::real_disk(), path, files::PythonValue::dict(pairs));
+}
+
+TEST_F(Unprepared, ALoadOfDeepSpeedsFolderNamesItsOptimizerAndScheduler) {
+  std::filesystem::copy(testing::golden_folder() + "/zero_checkpoints/zero1_fp32_w2", path("plain"),
+                        std::filesystem::copy_options::recursive);
+  std::filesystem::copy(path("plain"), path("scheduled"), std::filesystem::copy_options::recursive);
+  add_scheduler(path("scheduled"));
+  const auto words = [&](const std::string& folder, bool has_optimizer) {
+    ::testing::internal::CaptureStderr();
+    testing::run_ranks(2, [&](auto& process) {
+      const Accelerator accelerator(process, {.tune_allocator = false});
+      const auto net = std::make_shared<ZeroNet>();
+      torch::optim::AdamW adam({net->a->weight, net->b->weight}, 0.1);
+      adam.add_param_group({{net->a->bias, net->n->weight, net->n->bias, net->b->bias, net->c->bias}});
+      const auto model = accelerator.prepare(net);
+      const auto optimizer = has_optimizer ? std::optional(accelerator.prepare(adam)) : std::nullopt;
+      accelerator.load_state(path(folder));
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+
+  EXPECT_THAT(words("plain", false), HasSubstr("also holds DeepSpeed's optimizer, for which nothing is prepared"));
+  EXPECT_THAT(words("scheduled", false),
+              HasSubstr("also holds DeepSpeed's optimizer, DeepSpeed's learning-rate scheduler, for which nothing"));
+  EXPECT_THAT(words("plain", true), Not(HasSubstr("also holds")));
 }
 
 TEST_F(Unprepared, AModelThatAHookLoadsIsNotLeft) {

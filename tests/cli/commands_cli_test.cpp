@@ -1,4 +1,4 @@
-// The smaller commands: env, tpu-config, completion.
+// The smaller commands: env, tpu-config, completion; and options where they have no use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/command.h"
 #include "hasten/core/version.h"
@@ -95,6 +98,55 @@ TEST_F(Commands, TpuConfigSaysAllThatIsMissing) {
             "  no command is given (--command, --command_file)\n"
             "  the TPU has no name (--tpu_name)\n"
             "Give it here or in the configuration file.\n");
+}
+
+TEST_F(Commands, TpuConfigRefusesACommandFileWithoutACommand) {
+  const std::string blank = write("blank.txt", "\n  \n");
+  for (const auto& [file, words] : {std::pair(blank, "has no command; expected one a line"),
+                                    std::pair(folder(), "cannot be read: it is a folder. Check --command_file")}) {
+    const CommandResult result =
+        run({"tpu-config", "--debug", "--tpu_name", "a", "--tpu_zone", "b", "--command_file", file});
+
+    EXPECT_EQ(result.exit_code, 2) << file;
+    EXPECT_THAT(result.err, HasSubstr(words)) << file;
+  }
+}
+
+TEST_F(Commands, RefuseOptionsOfOtherActions) {
+  const std::string file = write("x.txt", "");
+  const std::vector<std::pair<std::vector<std::string>, const char*>> commands = {
+      {{"checkpoint", "list", folder(), "--keep", "3"}, "[checkpoint] --keep is for prune, not for list. Leave it out"},
+      {{"checkpoint", "verify", folder(), "--force_takeover"},
+       "--force_takeover is for prune and repair, not for veri"},
+      {{"checkpoint", "diff", file, file, "--json"}, "--json is for list, not for diff"},
+      {{"track", "status", folder(), "--to", "csv"}, "[track] --to is for sync, not for status"},
+      {{"track", "recover", folder(), "--options", "{}"}, "--options is for sync, not for recover"},
+      {{"board", folder(), "--port", "80"}, "[board] --port is for --serve, not for a page in a file"},
+      {{"board", folder(), "--serve", "-o", file}, "--output is for a page in a file, not for --serve"}};
+  for (const auto& [words, expected] : commands) {
+    const CommandResult result = run(words);
+
+    EXPECT_EQ(result.exit_code, 2) << expected << result.err;
+    EXPECT_THAT(result.err, HasSubstr(expected));
+  }
+}
+
+TEST_F(Commands, WordsOfOptionsThatAreNoObjectAreRefused) {
+  for (const std::string words : {"{", "[1]", "no json"}) {
+    const CommandResult result = run({"track", "sync", folder(), "--to", "csv", "--options", words});
+
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_THAT(result.err, StartsWith("[track] --options is ")) << words;
+  }
+}
+
+TEST_F(Commands, VerifyNamesTheFileThatIsNoRecord) {
+  const std::string one = write("one.jsonl", "{\"a\": 1}\n");
+
+  EXPECT_THAT(run({"verify", "--compare", one, one}).err,
+              HasSubstr("'" + one + "', line 1 is no event of a record: there is no key 'rank' in a map of 1 key. It "
+                        "has: a. Record the run again"));
+  EXPECT_THAT(run({"verify", "--compare", one}).err, HasSubstr("--compare has 1 file; expected two"));
 }
 
 TEST_F(Commands, BashOffersCommandsOptionsAndValues) {

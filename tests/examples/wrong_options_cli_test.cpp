@@ -41,6 +41,30 @@ TEST(WrongOptions, NumbersThatMakeNoSenseAreNamed) {
   }
 }
 
+TEST(WrongOptions, WordsOfAProgramByPlaceAreNamedWithItsUsage) {
+  const std::vector<std::pair<Words, const char*>> features = {{{"tracking"}, "usage: tracking FOLDER"},
+                                                               {{"checkpointing", "a", "b"}, "no place for 'b'"},
+                                                               {{"profiler", ""}, "FOLDER is empty"},
+                                                               {{"resume", "end", "x"}, "'end' is neither stop nor"},
+                                                               {{"preemption"}, "a word is missing"},
+                                                               {{"survive", "x"}, "BATCH is 'x'; expected a whole"},
+                                                               {{"three_d", "2", "-1"}, "TP is '-1'; expected a"}};
+  const std::vector<std::pair<Words, const char*>> remote = {{{"hogwild", "many"}, "STEPS is 'many'"},
+                                                             {{"reinforce", "5", "0.5"}, "SEED is '0.5'; expected"},
+                                                             {{"rnn", "0"}, "usage: rnn [STEPS]"},
+                                                             {{"pipeline_resnet50", "3x"}, "IMAGES is '3x'"},
+                                                             {{"averaging", "1", "2"}, "no place for '2'"}};
+  for (const auto& [program, runs] : {std::pair("all_by_feature", features), std::pair("all_rpc", remote)}) {
+    for (const auto& [words, expected] : runs) {
+      const auto result = run_program(1, program, words);
+
+      EXPECT_EQ(result.exit_code, 2) << words[0];
+      EXPECT_THAT(result.err, HasSubstr(expected)) << words[0];
+    }
+    EXPECT_EQ(run_program(1, program, {runs[0].first[0], "--help"}).exit_code, 0);
+  }
+}
+
 // A benchmark with one option.
 void run_benchmark(const std::vector<const char*>& words) {
   CLI::App app("Times nothing.");

@@ -36,10 +36,14 @@ TEST(Layout, minus_one_is_the_rest_of_the_world) {
 
 TEST(Layout, a_product_that_is_not_the_world_names_what_would_fit) {
   EXPECT_THAT(refusal({.pp = 2, .dp_shard = 3, .tp = 2}, 8),
-              HasSubstr("tp 2 x pp 2 x dp_shard 3 = 12, world 8; dp_shard = 2 would fit."));
-  EXPECT_THAT(refusal({.tp = 2}, 8), HasSubstr("tp 2 = 2, world 8; tp = 8 would fit."));
-  EXPECT_THAT(refusal({}, 4), HasSubstr("one rank = 1, world 4; dp_shard = 4 or dp_replicate = 4"));
-  EXPECT_THAT(refusal({.pp = 5, .tp = 3}, 8), HasSubstr("no change of one axis would fit"));
+              HasSubstr("the layout tp 2 x pp 2 x dp_shard 3 is for 12 processes, and this run has 8. Set dp_shard = "
+                        "2, or start 12 processes (hasten launch -n 12)."));
+  EXPECT_THAT(refusal({.tp = 2}, 8),
+              HasSubstr("the layout tp 2 is for 2 processes, and this run has 8. Set tp = 8, or start 2"));
+  EXPECT_THAT(refusal({}, 4),
+              HasSubstr("a layout without axes is for 1 process, and this run has 4. Set dp_shard = 4 or "
+                        "dp_replicate = 4"));
+  EXPECT_THAT(refusal({.pp = 5, .tp = 3}, 8), HasSubstr("No change of one axis fits: give sizes whose product is 8"));
   // A change to sp is no remedy beside cp.
   EXPECT_THAT(refusal({.cp = 2}, 8), Not(HasSubstr("sp =")));
 }

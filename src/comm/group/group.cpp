@@ -18,6 +18,7 @@
 #include "comm/types/call_advice.h"
 #include "hasten/comm/types/wait_check.h"
 #include "hasten/core/env.h"
+#include "hasten/core/timeout.h"
 
 namespace hasten::comm {
 namespace {
@@ -33,11 +34,7 @@ constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
 
 // Options that are left open get the environment's values.
 GroupOptions with_environment(GroupOptions options, const Environment& environment) {
-  if (options.timeout.count() <= 0) {
-    throw UsageError(Origin{"comm"}, "timeout is ", options.timeout.count(),
-                     " ms; expected the time that ranks wait for each other, more than 0. Leave it out for 30 "
-                     "minutes.");
-  }
+  require_timeout(Origin{"comm"}, options.timeout);
   options.timeout = std::min(options.timeout, kForEver);
   if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
   if (options.network_interface.empty())

@@ -25,6 +25,7 @@
 #include "hasten/comm/types/wait_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/core/timeout.h"
 
 namespace hasten::comm {
 namespace {
@@ -142,10 +143,8 @@ struct Store::Impl {
 };
 
 Store Store::tcp(const TcpStoreOptions& options) {
-  if (options.timeout.count() <= 0) {
-    throw UsageError(Origin{"comm"}, "the store's timeout is ", options.timeout.count(),
-                     " ms; expected the time to wait for its server, more than 0. Leave it out for 5 minutes.");
-  }
+  require_timeout(Origin{"comm"}, options.timeout,
+                  {"the store's timeout", "the time to wait for its server", "5 minutes"});
   c10d::TCPStoreOptions native;
   native.port = static_cast<uint16_t>(options.port);
   native.isServer = options.server;

@@ -248,6 +248,7 @@ class LocalRun {
         .max_restarts = options_.run.max_restarts,
         .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
         .notice = print_notice,
+        .left_at = [this](int local_rank) { return left_at(local_rank); },
         .before_attempt = [this](int attempt) { prepare(attempt); },
         .replaces = [this](const WorkerEnd& end, bool any_has_ended) { return replaces(end, any_has_ended); }};
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
@@ -265,7 +266,8 @@ class LocalRun {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
                                        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
-                                       .notice = print_notice};
+                                       .notice = print_notice,
+                                       .left_at = [this](int local_rank) { return left_at(local_rank); }};
     LocalProcessesOptions requested = processes_options();
     requested.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, requested);
@@ -408,6 +410,11 @@ class LocalRun {
       early.push_back({place(end.local_rank).rank, local_rank < pages_.size() ? pages_[local_rank].step() : 0});
     }
     return early;
+  }
+
+  std::optional<TimePoint> left_at(int local_rank) const {
+    const auto place = static_cast<size_t>(local_rank);
+    return place < pages_.size() ? pages_[place].left_at() : std::nullopt;
   }
 
   bool ended_by_watch(const WorkerEnd& end) const {

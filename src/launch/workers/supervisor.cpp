@@ -31,13 +31,14 @@ class Supervision {
   struct Worker {
     bool exited = false;
     bool gone = false;
+    bool is_leaving = false;  // has left the run, and gets the signal to stop later
     std::optional<WorkerEnd> replaced = {};  // it failed, and is started again once its group is gone
   };
 
   void start() {
     workers_.assign(static_cast<size_t>(options_.num_workers), {});
     num_exited_ = num_gone_ = 0;
-    stopping_ = restarting_ = false;
+    stopping_ = restarting_ = is_sparing_ = false;
     deadline_.reset();
     pids_ = processes_.start(options_.num_workers);
   }
@@ -51,7 +52,7 @@ class Supervision {
       case Event::Kind::kSignal:
         return on_signal(event.value);
       case Event::Kind::kDeadline:
-        return num_gone_ == workers_.size() ? restart() : kill_all();
+        return num_gone_ == workers_.size() ? restart() : is_sparing_ ? stop_leaving() : kill_all();
       case Event::Kind::kOther:
         return;
     }
@@ -60,7 +61,8 @@ class Supervision {
   void on_exit(int local_rank, int status) {
     Worker& worker = workers_[static_cast<size_t>(local_rank)];
     worker.exited = true;
-    const WorkerEnd end{local_rank, pids_[static_cast<size_t>(local_rank)], status, processes_.now()};
+    const WorkerEnd end{local_rank, pids_[static_cast<size_t>(local_rank)], status, processes_.now(),
+                        options_.left_at(local_rank)};
     if (status != 0 && !stopping_ && is_replaced(end)) {
       worker.replaced = end;
       processes_.signal(local_rank, SIGKILL);
@@ -71,11 +73,13 @@ class Supervision {
       outcome_.root_cause = end;
       outcome_.exit_code = exit_code_of(status);
       restarting_ = outcome_.attempt < options_.max_restarts;
-      stop(SIGTERM);
+      stop_after_failure();
       return;
     }
     outcome_.others.push_back(end);
-    if (stopping_) {
+    if (worker.is_leaving) {
+      processes_.signal(local_rank, SIGTERM);  // the rest of its group
+    } else if (stopping_) {
       // Background children of shells ignore SIGINT. No worker gets the same signal twice. A program that saves its
       // state on the first SIGTERM may take the second for impatience (docs/decisions/0010-sigterm-is-said-once.md).
       if (stop_signal_ != SIGTERM) processes_.signal(local_rank, SIGTERM);
@@ -104,7 +108,7 @@ class Supervision {
         outcome_.root_cause = end;
         outcome_.exit_code = exit_code_of(end.status);
         restarting_ = outcome_.attempt < options_.max_restarts;
-        stop(SIGTERM);
+        stop_after_failure();
       }
     } else {
       outcome_.others.push_back(end);
@@ -160,17 +164,39 @@ class Supervision {
     outcome_.exit_code = 128 + signal;
   }
 
+  void stop_after_failure() {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      Worker& worker = workers_[i];
+      worker.is_leaving = !worker.exited && options_.left_at(static_cast<int>(i)).has_value();
+      is_sparing_ = is_sparing_ || worker.is_leaving;
+    }
+    stop(SIGTERM);
+    if (is_sparing_) deadline_ = after(std::min(options_.kLeavingTime, options_.shutdown_timeout));
+  }
+
+  void stop_leaving() {
+    is_sparing_ = false;
+    deadline_ = after(options_.shutdown_timeout);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (!std::exchange(workers_[i].is_leaving, false) || workers_[i].exited) continue;
+      processes_.signal(static_cast<int>(i), SIGTERM);
+    }
+  }
+
   // Signals every group to end: the workers by `signal`, the remaining processes of ended workers by SIGTERM.
   void stop(int signal) {
     stopping_ = true;
     stop_signal_ = signal;
     deadline_ = after(options_.shutdown_timeout);
     for (size_t i = 0; i < workers_.size(); ++i) {
-      if (!workers_[i].gone) processes_.signal(static_cast<int>(i), workers_[i].exited ? SIGTERM : signal);
+      const Worker& worker = workers_[i];
+      if (!worker.gone && !worker.is_leaving)
+        processes_.signal(static_cast<int>(i), worker.exited ? SIGTERM : signal);
     }
   }
 
   void kill_all() {
+    is_sparing_ = false;
     deadline_.reset();
     signal_all(SIGKILL);
   }
@@ -192,6 +218,7 @@ class Supervision {
   size_t num_exited_ = 0;
   size_t num_gone_ = 0;
   bool stopping_ = false;
+  bool is_sparing_ = false;            // workers that have left are not signalled before the deadline
   bool restarting_ = false;            // all are to be started again once no process is left
   int stop_signal_ = 0;                // the signal that stopped the workers
   std::optional<TimePoint> deadline_;  // when SIGKILL is due, or the restart

@@ -56,6 +56,17 @@ bool WorkerPage::ended_by_watch() const {
   }
 }
 
+std::optional<std::chrono::steady_clock::time_point> WorkerPage::left_at() const {
+  try {
+    const flight::PageView page(file_.descriptor());
+    if (page.state() != flight::PageState::kLeft) return std::nullopt;
+    const std::chrono::duration<double> ago(page.progress_s());
+    return std::chrono::steady_clock::now() - std::chrono::duration_cast<std::chrono::steady_clock::duration>(ago);
+  } catch (const std::exception&) {
+    return std::nullopt;  // it was not announced
+  }
+}
+
 int64_t WorkerPage::step() const {
   try {
     return std::max<int64_t>(flight::PageView(file_.descriptor()).read().step, 0);

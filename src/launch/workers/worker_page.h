@@ -2,7 +2,9 @@
 // worker is dead.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,9 @@ class WorkerPage {
 
   /// Returns true if a watch thread has killed it because of a hang (--on_hang kill).
   bool ended_by_watch() const;
+
+  /// Returns the time at which its Process ended in order; none before that.
+  std::optional<std::chrono::steady_clock::time_point> left_at() const;
 
   /// Returns the number of its last step; 0 if it has made none.
   int64_t step() const;

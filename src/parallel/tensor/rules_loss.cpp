@@ -42,9 +42,11 @@ void give_over_classes(RuleCall& call, const Argument& x, int64_t dim) {
   const at::Tensor strange = strange_indices(target, x.cut_size(), counted, "Target is out of bounds.");
   const at::Tensor losses =
       losses_of_classes(call, x, target, dim).masked_fill(counted.logical_not(), 0.0).masked_fill(strange, NAN);
-  if (reduction == at::Reduction::None) return call.give(losses);
+  // Computed in float32, and given in the type that the scores have, as without a cut.
+  const auto give = [&](const at::Tensor& loss) { call.give(loss.to(x.local.scalar_type())); };
+  if (reduction == at::Reduction::None) return give(losses);
   const at::Tensor sum = losses.sum();
-  call.give(reduction == at::Reduction::Sum ? sum : sum / counted.sum());
+  give(reduction == at::Reduction::Sum ? sum : sum / counted.sum());
 }
 
 // Each rank has samples of its own.

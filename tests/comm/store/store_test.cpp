@@ -11,6 +11,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -163,7 +164,13 @@ TEST(Store, AStoppedServerIsWaitedForNoLongerThanTheTimeout) {
   ASSERT_EQ(read(ports[0], &port, sizeof port), ssize_t{sizeof port});
   const Store client = Store::tcp({.port = port, .timeout = std::chrono::milliseconds(500)});
   client.set("a", "1");
+  client.set("b", "2");
   kill(server, SIGSTOP);
+  // Without a limit the query would wait as long as the server is stopped.
+  std::promise<void> answered;
+  std::thread rescue([&, end = answered.get_future()] {
+    if (end.wait_for(std::chrono::seconds(20)) == std::future_status::timeout) kill(server, SIGKILL);
+  });
 
   std::string words;
   try {
@@ -171,6 +178,8 @@ TEST(Store, AStoppedServerIsWaitedForNoLongerThanTheTimeout) {
   } catch (const CommError& error) {
     words = error.what();
   }
+  answered.set_value();
+  rescue.join();
   kill(server, SIGCONT);
   EXPECT_THAT(words, HasSubstr("is stopped, or its machine cannot be reached"));
   // An answer that comes late is nobody's.

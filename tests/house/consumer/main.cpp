@@ -7,6 +7,11 @@
 
 #include <iostream>
 
+#if __has_include(<hasten/hasten.h>)
+using hasten::data::loader;  // what a first program names
+using hasten::data::map;
+#endif
+
 int main() {
   std::cout << "hasten " << hasten::version() << ", sum " << torch::ones({2, 3}).sum().item<float>() << "\n";
 }

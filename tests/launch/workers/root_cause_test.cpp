@@ -103,6 +103,50 @@ TEST(RootCause, ARankThatLeftBeforeIsNamedWithTheRemedy) {
   EXPECT_THAT(other, Not(HasSubstr("cause:")));
 }
 
+std::string message_of_the_second(int local_rank) {
+  return local_rank == 1 ? "[comm] rank 1/8: all_reduce was not completed: rank 0 has left the group" : "boom";
+}
+
+TEST(RootCause, TheRankThatLeftBeforeIsTheCauseOfThoseThatWaitedForIt) {
+  const Outcome observed{
+      1,
+      WorkerEnd{1, 11, ended_with(1), at(500)},
+      {{2, 12, ended_with(3), at(510), at(505)}, {3, 13, SIGTERM, at(520)}, {0, 10, ended_with(7), at(600), at(400)}}};
+
+  const Outcome outcome =
+      with_cause(observed, places_from(4), [](int rank) { return std::optional(message_of_the_second(rank)); });
+
+  EXPECT_EQ(outcome.root_cause->local_rank, 0);
+  EXPECT_EQ(outcome.exit_code, 7);
+}
+
+// Rank 1 catches its error, and ends with a code of its own.
+TEST(RootCause, OfRanksThatLeaveWithoutAMessageTheFirstIsTheCause) {
+  const WorkerEnd early{0, 10, ended_with(7), at(600), at(400)}, late{1, 11, ended_with(3), at(500), at(450)};
+  const auto none = [](int) { return std::optional<std::string>(); };
+
+  EXPECT_EQ(with_cause({3, late, {early}}, places_from(2), none).exit_code, 7);
+  EXPECT_EQ(with_cause({7, early, {late}}, places_from(2), none).exit_code, 7);
+}
+
+TEST(RootCause, AFailureOfItsOwnStaysTheCauseBesideARankThatLeft) {
+  const Outcome observed{1, WorkerEnd{1, 11, ended_with(1), at(500)}, {{0, 10, ended_with(7), at(600), at(400)}}};
+  const Outcome crashed{139, WorkerEnd{1, 11, SIGSEGV, at(500)}, {{0, 10, ended_with(7), at(600), at(400)}}};
+
+  const auto own = [](int) { return std::optional<std::string>("[data] rank 1/8: the row is torn"); };
+  const auto none = [](int) { return std::optional<std::string>(); };
+
+  EXPECT_EQ(with_cause(observed, places_from(2), own).root_cause->local_rank, 1);
+  EXPECT_EQ(with_cause(crashed, places_from(2), none).exit_code, 139);
+}
+
+TEST(RootCause, ARankThatLeftAndEndedLaterWithZeroIsNamed) {
+  const Outcome outcome{1, WorkerEnd{1, 11, ended_with(1), at(500)}, {{0, 10, ended_with(0), at(900), at(400)}}};
+
+  ASSERT_EQ(workers_that_left(outcome).size(), 1u);
+  EXPECT_EQ(workers_that_left(outcome)[0].local_rank, 0);
+}
+
 TEST(RootCause, LastLinesLeaveOutWhatTheMessageSays) {
   const Outcome outcome{1, WorkerEnd{1, 11, ended_with(1)}, {}};
 

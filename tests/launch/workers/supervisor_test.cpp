@@ -103,6 +103,39 @@ TEST(Supervisor, StopsTheOthersAtTheFirstFailureAndKeepsItsExitCode) {
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "TERM 2"));
 }
 
+TimePoint seconds_in(double seconds) {
+  return TimePoint() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                           std::chrono::duration<double>(seconds));
+}
+
+SupervisorOptions with_rank_0_leaving(int num_workers) {
+  return {.num_workers = num_workers, .left_at = [](int local_rank) {
+            return local_rank == 0 ? std::optional(seconds_in(-1)) : std::nullopt;
+          }};
+}
+
+TEST(Supervisor, AWorkerThatHasLeftComesToItsOwnExitCode) {
+  ScriptedProcesses processes({exited(1, 1), gone(1), killed(2, SIGTERM), gone(2), exited(0, 7), gone(0)});
+
+  const Outcome outcome = supervise(processes, with_rank_0_leaving(3));
+
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 1", "TERM 2", "TERM 0")) << "rank 0: what it has left behind";
+  ASSERT_EQ(outcome.others.size(), 2u);
+  EXPECT_EQ(outcome.others[1].local_rank, 0);
+  EXPECT_EQ(exit_code_of(outcome.others[1].status), 7);
+  EXPECT_EQ(outcome.others[1].left, seconds_in(-1));
+  EXPECT_FALSE(outcome.root_cause->left);
+}
+
+TEST(Supervisor, AWorkerThatHasLeftAndGoesOnIsStoppedAfterItsTime) {
+  ScriptedProcesses processes({exited(1, 1), gone(1), deadline(), deadline(), killed(0, SIGKILL), gone(0)});
+
+  supervise(processes, with_rank_0_leaving(2));
+
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 1", "TERM 0", "KILL 0"));
+  EXPECT_THAT(processes.delays, ElementsAre(5, 30));
+}
+
 // Replaces every worker that fails, and writes down whether another had ended.
 SupervisorOptions replacing(int num_workers, std::vector<bool>* had_ended = nullptr) {
   return {.num_workers = num_workers, .replaces = [had_ended](const WorkerEnd&, bool any_has_ended) {

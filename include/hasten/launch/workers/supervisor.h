@@ -55,12 +55,13 @@ class WorkerProcesses {
   virtual TimePoint now() const = 0;
 };
 
-/// How a worker ended. `status` is waitpid's, `time` is that of its notice.
+/// How a worker ended. `status` is waitpid's, `time` that of its notice, `left` that of its leaving the run in order.
 struct WorkerEnd {
   int local_rank = 0;
   pid_t pid = 0;
   int status = 0;
   TimePoint time = {};
+  std::optional<TimePoint> left = {};
 };
 
 /// How a run ended.
@@ -98,6 +99,8 @@ struct SupervisorOptions {
   std::chrono::duration<double> restart_delay = std::chrono::milliseconds(100);
   /// Takes messages for the user while the run goes on: an interrupt, a restart.
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
+  /// Returns the time at which a worker left the run in order, though its program may still go on; none if it has not.
+  std::function<std::optional<TimePoint>(int local_rank)> left_at = [](int) { return std::optional<TimePoint>(); };
   /// Prepares an attempt before its workers are started; the first is 0.
   std::function<void(int attempt)> before_attempt = [](int) {};
   /// Decides about a worker that fails, which is started again once its group is gone. `any_has_ended`: another one has
@@ -107,6 +110,8 @@ struct SupervisorOptions {
   };
 
   static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
+  /// How long a worker that has left the run may take to its own exit code after the failure of another one.
+  static constexpr std::chrono::duration<double> kLeavingTime = std::chrono::seconds(5);
 };
 
 /// Returns true if `signal`, sent to the launcher, requests the end of the run: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All
@@ -115,9 +120,10 @@ bool ends_run(int signal);
 
 /// Starts the workers and waits until none is left.
 ///  - A worker fails that `replaces` starts again: its group gets SIGKILL, and the others go on.
-///  - Another one fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none
-///  is
-///    left, all are started again, if that may still be done.
+///  - Another one fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none is left,
+///    all are started again, if that may still be done.
+///  - A worker that has left the run gets SIGTERM kLeavingTime later. It may wait for the others as the server of their
+///    store, and end with the exit code of the run.
 ///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
 ///    no restart. SIGINT while the workers are being stopped for good: SIGKILL at once.
 ///  - Another signal: passed on to the workers.
