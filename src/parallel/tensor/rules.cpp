@@ -62,10 +62,7 @@ at::Tensor strange_indices(const at::Tensor& index, int64_t size, const at::Tens
 void apply_rule(CutAxis& axis, const c10::OperatorHandle& op, interception::Stack& stack) {
   RuleCall call(axis, op, stack);
   bool any_cut = false;
-  call.replace([&](const at::Tensor& tensor) {
-    any_cut = any_cut || axis.look(tensor).is_cut();
-    return tensor;
-  });
+  call.visit([&](const at::Tensor& tensor) { any_cut = any_cut || axis.is_cut(tensor); });
   if (!any_cut) return op.callBoxed(stack);
   if (has_out(op.schema())) {
     throw UsageError(Origin{"tensor", axis.part(), axis.num_parts()}, "'", op.schema().name(),
@@ -111,7 +108,7 @@ at::Tensor RuleCall::call() {
 }
 
 void RuleCall::call_on_parts(const Cut& cut, int64_t size) {
-  replace([&](const at::Tensor& tensor) { return axis.look(tensor).local; });
+  replace([&](const at::Tensor& tensor) { return axis.local_of(tensor); });
   op.callBoxed(stack_);
   for (size_t i = begin_; i < stack_.size(); ++i) {
     replace_at(stack_[i], [&](const at::Tensor& tensor) { return axis.wrap(tensor, cut, size); });
