@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "accelerator/steps_of_parts.h"
@@ -12,6 +13,7 @@
 #include "accelerator/verify_setup.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/optimizer_devices.h"
+#include "hasten/checkpoint/optimizer_parts.h"
 #include "hasten/comm/group/rejoin.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
@@ -309,8 +311,9 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
   if (place && !is_empty && !splits && !is_dispatched) module.to(process().device());
+  const bool is_new = !models.contains(module);
   cut(module, is_empty);
-  place_optimizers();
+  place_optimizers(module, is_new);
   precision->convert(module);
   // Parameters are memory here, cut or not.
   std::optional<interception::PassScope> pass;
@@ -362,11 +365,22 @@ void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
   pipelines.divide(module);
 }
 
-void AcceleratorState::place_optimizers() {
+void AcceleratorState::place_optimizers(const torch::nn::Module& module, bool is_new) {
+  std::set<const c10::TensorImpl*> cut;
+  if (is_new) {
+    for (const at::Tensor& parameter : module.parameters()) cut.insert(parameter.unsafeGetTensorImpl());
+  }
   for (const auto& [name, optimizer] : optimizer_registry.optimizers()) {
     require_steps_of_parts(*optimizer);
-    checkpoint::move_state_to_parameters(*optimizer);
+    fit_state(*optimizer, [&](const at::Tensor& parameter) { return cut.contains(parameter.unsafeGetTensorImpl()); });
   }
+}
+
+void AcceleratorState::fit_state(torch::optim::Optimizer& optimizer, const checkpoint::ParameterChoice& chosen) const {
+  if (layout.divides_model()) {
+    checkpoint::cut_state_to_parts(optimizer, {"accelerator", process().rank(), process().world_size()}, chosen);
+  }
+  checkpoint::move_state_to_parameters(optimizer);
 }
 
 void AcceleratorState::require_steps_of_parts(const torch::optim::Optimizer& optimizer) const {

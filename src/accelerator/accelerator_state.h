@@ -17,6 +17,7 @@
 #include "accelerator/step_record.h"
 #include "accelerator/step_times.h"
 #include "hasten/accelerator/options.h"
+#include "hasten/checkpoint/optimizer_parts.h"
 #include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/distributed_models.h"
@@ -72,8 +73,11 @@ struct AcceleratorState {
                                   const std::function<void(int64_t)>& after_epoch);
   void join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined);
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place);
-  /// Moves what optimizers hold already to the devices of their parameters.
-  void place_optimizers();
+  /// Does fit_state for what optimizers hold already.
+  void place_optimizers(const torch::nn::Module& module, bool is_new);
+  /// Cuts an optimizer's state as the chosen parameters are, and moves all of it to its parameters' devices.
+  /// Throws: UsageError for state that it is not known how to cut.
+  void fit_state(torch::optim::Optimizer& optimizer, const checkpoint::ParameterChoice& chosen = {}) const;
   /// Throws: UsageError for an optimizer that steps cut parameters by norms or products of whole ones.
   void require_steps_of_parts(const torch::optim::Optimizer& optimizer) const;
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type);

@@ -1,8 +1,9 @@
 // See accelerator/preparation.h.
 #include "hasten/accelerator/preparation.h"
-#include "hasten/checkpoint/optimizer_devices.h"
 
 #include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 
 #include "accelerator/accelerator_state.h"
 #include "hasten/core/error.h"
@@ -63,8 +64,11 @@ std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
   state_->require_steps_of_parts(*optimizer);
   state_->advice->note_optimizer(*optimizer);
+  const auto known = state_->optimizer_registry.optimizers();
+  const bool is_known =
+      std::any_of(known.begin(), known.end(), [&](const auto& one) { return one.second == optimizer; });
+  state_->fit_state(*optimizer, [is_known](const at::Tensor&) { return !is_known; });
   state_->optimizer_registry.add(optimizer);
-  checkpoint::move_state_to_parameters(*optimizer);
   state_->precision->add(optimizer);
 }
 

@@ -4,10 +4,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <mutex>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 
@@ -38,7 +40,7 @@ struct KeySetter : c10::TensorImpl {
 using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
 
 // Data of an intercepted tensor.
-struct InterceptorList : c10::BackendMeta {
+struct InterceptorList final : c10::BackendMeta {
   Interceptors all;
   /// The operators that each names, read once.
   std::vector<std::vector<std::string_view>> names;
@@ -59,8 +61,10 @@ struct InterceptorList : c10::BackendMeta {
   }
 };
 
+// A comparison of types, and no dynamic_cast: every operator on a marked tensor comes here.
 InterceptorList* own_list(const at::TensorBase& tensor) {
-  return dynamic_cast<InterceptorList*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+  auto* const meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
+  return meta != nullptr && typeid(*meta) == typeid(InterceptorList) ? static_cast<InterceptorList*>(meta) : nullptr;
 }
 
 // Lists by storage, for keyed tensors that have neither a list nor a base that has one: t().detach(),
@@ -131,9 +135,9 @@ Interceptors interceptors_of(const c10::OperatorHandle& op, const Stack& stack, 
 namespace {
 
 // The interceptors of all tensor arguments that come before the scopes, each once, by their order.
-std::vector<std::pair<int, std::shared_ptr<Interceptor>>> asked_before(const c10::OperatorHandle& op,
-                                                                       const Stack& stack) {
-  std::vector<std::pair<int, std::shared_ptr<Interceptor>>> found;
+c10::SmallVector<std::pair<int, std::shared_ptr<Interceptor>>, 2> asked_before(const c10::OperatorHandle& op,
+                                                                               const Stack& stack) {
+  c10::SmallVector<std::pair<int, std::shared_ptr<Interceptor>>, 2> found;
   const auto add_all = [&](const InterceptorList& list) {
     for (size_t i = 0; i < list.all.size(); ++i) {
       if (list.before[i] == nullptr) continue;

@@ -5,8 +5,11 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
+#include <stdexcept>
+#include <typeinfo>
 #include <utility>
 
 #include "hasten/core/error.h"
@@ -73,8 +76,9 @@ at::Tensor CutAxis::join(const std::vector<at::Tensor>& parts, const Cut& cut) c
 
 at::Tensor CutAxis::wrap(at::Tensor local, const Cut& cut, int64_t size) {
   if (!cut.is_cut() || !local.defined()) return local;
-  auto sizes = local.sizes().vec();
-  auto& own = sizes.at(static_cast<size_t>(cut.dim));
+  c10::SmallVector<int64_t, 6> sizes(local.sizes().begin(), local.sizes().end());
+  if (cut.dim >= local.dim()) throw std::out_of_range("a cut of a dimension that the part lacks");
+  auto& own = sizes[static_cast<size_t>(cut.dim)];
   if (own != part_size(size, cut.blocks, num_parts(), part())) {
     throw InternalError(Origin{"tensor", part(), num_parts()}, "a part of ", own, " of ", size, " (", describe(cut),
                         ") on ", num_parts(), " ranks.");
@@ -98,6 +102,18 @@ Argument CutAxis::look(const at::Tensor& tensor) const {
   }
   found.sizes = tensor.sizes().vec();
   return found;
+}
+
+bool CutAxis::is_cut(const at::Tensor& tensor) const noexcept {
+  const auto* const global = GlobalTensor::of(tensor);
+  if (global != nullptr && &global->axis() == this) return global->cut().is_cut();
+  const Placement* const place = placement(tensor);
+  return place != nullptr && place->cut.is_cut();
+}
+
+const at::Tensor& CutAxis::local_of(const at::Tensor& tensor) const noexcept {
+  const auto* const global = GlobalTensor::of(tensor);
+  return global != nullptr && &global->axis() == this ? global->local() : tensor;
 }
 
 void CutAxis::note_gathered(const c10::OperatorHandle& op) {
@@ -141,7 +157,7 @@ CutAxis::OwnRandom::~OwnRandom() {
   generator_.set_state(shared_);
 }
 
-GlobalTensor::GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, const std::vector<int64_t>& sizes)
+GlobalTensor::GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, at::IntArrayRef sizes)
     : c10::TensorImpl(c10::DispatchKeySet(), local.dtype(), local.device()),
       axis_(axis.shared_from_this()),
       local_(std::move(local)),
@@ -155,7 +171,8 @@ const GlobalTensor* GlobalTensor::of(const at::Tensor& tensor) noexcept {
   if (!tensor.defined()) return nullptr;
   auto* const impl = tensor.unsafeGetTensorImpl();
   // All of them have a list of interceptors; few other tensors do.
-  return impl->get_backend_meta() == nullptr ? nullptr : dynamic_cast<const GlobalTensor*>(impl);
+  const bool is_global = impl->get_backend_meta() != nullptr && typeid(*impl) == typeid(GlobalTensor);
+  return is_global ? static_cast<const GlobalTensor*>(impl) : nullptr;
 }
 
 }  // namespace hasten::parallel::tensor

@@ -107,6 +107,10 @@ class CutAxis : public interception::Interceptor,
   /// Returns the global tensor of a part; the part itself for a cut of nothing. `size`: of the cut dimension.
   at::Tensor wrap(at::Tensor local, const Cut& cut, int64_t size);
   Argument look(const at::Tensor& tensor) const;
+  /// Returns look(tensor).is_cut(), at a fraction of the cost.
+  bool is_cut(const at::Tensor& tensor) const noexcept;
+  /// Returns look(tensor).local, at a fraction of the cost.
+  const at::Tensor& local_of(const at::Tensor& tensor) const noexcept;
 
   /// Notes an operator on cut values, and an exchange, for TensorParallel::counts.
   void count_operator() noexcept { ++num_operators_; }
@@ -154,7 +158,7 @@ class CutAxis::OwnRandom {
 /// The part is made contiguous where that is needed.
 class GlobalTensor final : public c10::TensorImpl {
  public:
-  GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, const std::vector<int64_t>& sizes);
+  GlobalTensor(CutAxis& axis, at::Tensor local, const Cut& cut, at::IntArrayRef sizes);
 
   const at::Tensor& local() const noexcept { return local_; }
   const Cut& cut() const noexcept { return cut_; }

@@ -1,6 +1,10 @@
 // The table of rules, and what they share. See rules.h.
 #include "parallel/tensor/rules.h"
 
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "hasten/core/error.h"
@@ -42,6 +46,43 @@ bool has_out(const c10::FunctionSchema& schema) {
   return false;
 }
 
+// A whole copy that stands for a view of a cut value, since no rank's part has such a view. A write to it, or to a view
+// of it, would not reach the value, and is refused.
+class LostView final : public interception::Interceptor, public interception::BeforeScopes {
+ public:
+  explicit LostView(const CutAxis& axis)
+      : origin_{"tensor", axis.part(), axis.num_parts()}, axis_(axis.options().name) {}
+
+  interception::Level level() const override { return interception::Level::kEveryOperator; }
+  int order() const noexcept override { return std::numeric_limits<int>::max(); }
+  bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
+    const auto& arguments = op.schema().arguments();
+    const size_t begin = stack.size() - arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].alias_info() == nullptr || !arguments[i].alias_info()->isWrite()) continue;
+      interception::visit_tensors(stack[begin + i], [&](const at::Tensor& written) { refuse(op, written); });
+    }
+    return false;
+  }
+
+ private:
+  void refuse(const c10::OperatorHandle& op, const at::Tensor& written) const {
+    const auto all = interception::interceptors_of(written, level());
+    if (std::none_of(all.begin(), all.end(), [this](const auto& one) { return one.get() == this; })) return;
+    throw UsageError(origin_, "'", op.schema().name(), "' writes to a view of a value that is cut over ", axis_,
+                     ", at places which no rank's part has by itself, so that the write would be lost. Write to a "
+                     "clone() of the view, and put the value together by cat, where or index_put.");
+  }
+
+  Origin origin_;
+  std::string axis_;
+};
+
+bool gives_views(const c10::FunctionSchema& schema) {
+  const auto& returns = schema.returns();
+  return !schema.is_mutable() && !returns.empty() && returns[0].alias_info() != nullptr;
+}
+
 }  // namespace
 
 uint64_t& running_axes() {
@@ -62,10 +103,7 @@ at::Tensor strange_indices(const at::Tensor& index, int64_t size, const at::Tens
 void apply_rule(CutAxis& axis, const c10::OperatorHandle& op, interception::Stack& stack) {
   RuleCall call(axis, op, stack);
   bool any_cut = false;
-  call.replace([&](const at::Tensor& tensor) {
-    any_cut = any_cut || axis.look(tensor).is_cut();
-    return tensor;
-  });
+  call.visit([&](const at::Tensor& tensor) { any_cut = any_cut || axis.is_cut(tensor); });
   if (!any_cut) return op.callBoxed(stack);
   if (has_out(op.schema())) {
     throw UsageError(Origin{"tensor", axis.part(), axis.num_parts()}, "'", op.schema().name(),
@@ -111,7 +149,7 @@ at::Tensor RuleCall::call() {
 }
 
 void RuleCall::call_on_parts(const Cut& cut, int64_t size) {
-  replace([&](const at::Tensor& tensor) { return axis.look(tensor).local; });
+  replace([&](const at::Tensor& tensor) { return axis.local_of(tensor); });
   op.callBoxed(stack_);
   for (size_t i = begin_; i < stack_.size(); ++i) {
     replace_at(stack_[i], [&](const at::Tensor& tensor) { return axis.wrap(tensor, cut, size); });
@@ -123,8 +161,16 @@ void RuleCall::call_on_whole() {
   const bool writes = op.schema().is_mutable();
   const at::Tensor self = writes && has_tensor(0) ? (*this)[0].toTensor() : at::Tensor();
   const Argument before = axis.look(self);
+  const bool loses_views = gives_views(op.schema()) && has_tensor(0) && axis.is_cut((*this)[0].toTensor());
   replace([&](const at::Tensor& tensor) { return whole(axis.look(tensor)); });
   op.callBoxed(stack_);
+  if (loses_views) {
+    const auto lost = std::make_shared<LostView>(axis);
+    for (size_t i = begin_; i < stack_.size(); ++i) {
+      interception::visit_tensors(stack_[i],
+                                  [&](const at::Tensor& view) { interception::add_interceptor(view, lost); });
+    }
+  }
   if (!writes || !before.is_cut()) return;
   // The write goes to this rank's part.
   const at::Tensor written = part(axis.look(stack_.at(begin_).toTensor()), before.cut);

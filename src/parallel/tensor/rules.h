@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hasten/interception/stack_tensors.h"
 #include "parallel/tensor/cut_axis.h"
 #include "parallel/tensor/exchange.h"
 
@@ -47,6 +48,11 @@ class RuleCall {
   /// Returns a dimension argument, counted from the front.
   int64_t dim(size_t i, int64_t dims) const;
 
+  /// Calls `fn` with each tensor, also those of lists.
+  template <class Fn>
+  void visit(const Fn& fn) const {
+    for (size_t i = 0; i < size(); ++i) interception::visit_tensors((*this)[i], fn);
+  }
   /// Calls `fn` with each tensor, also those of lists, and puts its result in the place.
   template <class Fn>
   void replace(const Fn& fn) const {

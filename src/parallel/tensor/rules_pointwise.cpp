@@ -58,6 +58,22 @@ at::Tensor matching(RuleCall& call, const at::Tensor& tensor, const Wanted& to) 
   return call.whole_for_parts(x);
 }
 
+// Returns the first of the tensors if all of them are values that are cut alike, or numbers: that is most calls.
+// Else null.
+const GlobalTensor* all_alike(const RuleCall& call) {
+  const GlobalTensor* first = nullptr;
+  for (size_t i = 0; i < call.size(); ++i) {
+    const c10::IValue& value = call[i];
+    if (value.isTensorList() || (value.isList() && !value.isIntList())) return nullptr;
+    if (!call.has_tensor(i) || value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) continue;
+    const auto* const own = GlobalTensor::of(value.toTensor());
+    if (own == nullptr || &own->axis() != &call.axis) return nullptr;
+    if (first != nullptr && (own->cut() != first->cut() || own->sizes() != first->sizes())) return nullptr;
+    if (first == nullptr) first = own;
+  }
+  return first;
+}
+
 // A copy, or what else keeps sizes: on the part.
 void unary_rule(RuleCall& call) {
   const Argument x = call.argument(0);
@@ -104,9 +120,13 @@ void equal_rule(RuleCall& call) {
 
 void pointwise_rule(RuleCall& call) {
   const auto& results = call.op.schema().returns();
-  if (results.size() != 1 || !results[0].type()->isSubtypeOf(*at::TensorType::get())) return call.call_on_whole();
-  const Wanted to = wanted_layout(call);
+  if (results.size() != 1 || results[0].type()->kind() != c10::TypeKind::TensorType) return call.call_on_whole();
   const bool writes = call.op.schema().is_mutable();
+  if (const auto* const first = writes ? nullptr : all_alike(call)) {
+    const Cut cut = first->cut();
+    return call.call_on_parts(cut, first->size(cut.dim));
+  }
+  const Wanted to = wanted_layout(call);
   const at::Tensor self = call.has_tensor(0) ? call[0].toTensor() : at::Tensor();
   if (writes && !call.axis.look(self).is_cut()) {
     // A whole tensor takes in a cut one.

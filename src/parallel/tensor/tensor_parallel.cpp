@@ -124,9 +124,13 @@ TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, con
     at::Tensor parameter = item.value();
     require_no_gradient(item.key(), parameter, group);
     Placement placement{parameter.sizes().vec(), found->second};
-    parameter.mutable_grad() = at::Tensor();
-    parameter.set_data(
-        cut_tensor(parameter.detach(), found->second, parts, group.rank()).clone(at::MemoryFormat::Contiguous));
+    const auto part = [&](const at::Tensor& whole) {
+      return cut_tensor(whole, found->second, parts, group.rank()).clone(at::MemoryFormat::Contiguous);
+    };
+    const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+    parameter.set_data(part(parameter.detach()));
+    // A backward before prepare belongs to the first step.
+    if (gradient.defined()) parameter.mutable_grad() = part(gradient.is_sparse() ? gradient.to_dense() : gradient);
     parameters_->add(item.key(), parameter);
     axis_->add(item.key(), parameter, std::move(placement));
   }
