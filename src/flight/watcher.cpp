@@ -130,6 +130,7 @@ struct Watcher::Impl {
     if (page.head.mute.load(kRelaxed) != 0 || !is_looker()) return;
     note_bytes_of_announced();
     report_values();
+    if (recorder->identity().world_size == 1) return;  // no rank waits for another
     hosts_of_run() ? look_at_hosts() : look();
   }
 
