@@ -47,7 +47,7 @@ std::vector<Run> find_runs() {
   return runs;
 }
 
-Run& choose_run(std::vector<Run>& runs, const std::string& word) {
+Run& choose_run(std::vector<Run>& runs, std::string_view word) {
   std::vector<Run*> meant;
   std::vector<std::string> names;
   for (Run& run : runs) {
@@ -61,8 +61,8 @@ Run& choose_run(std::vector<Run>& runs, const std::string& word) {
   if (meant.size() == 1) return *meant[0];
   if (runs.empty()) {
     throw UsageError({"watch"},
-                     "no run of yours is on this machine. Runs of one process have no page, nor have runs with "
-                     "HASTEN_WATCH=off.");
+                     "no run of yours is on this machine. A program of one process has a page under hasten launch "
+                     "alone, and none with HASTEN_WATCH=off.");
   }
   std::vector<std::string> list;
   for (const Run* run : meant) list.push_back(text(run->name, " (", run->program, ')'));

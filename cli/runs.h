@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hasten/flight/pages.h"
@@ -22,7 +23,7 @@ std::vector<Run> find_runs();
 
 /// Returns the run that a word means: a run id, the process id of a rank, or a program. An empty word means the only
 /// run. Throws: UsageError with the runs there are if it means none or several.
-Run& choose_run(std::vector<Run>& runs, const std::string& word);
+Run& choose_run(std::vector<Run>& runs, std::string_view word);
 
 /// Returns the words with a leading RUN behind the options, where read_options looks for it.
 std::vector<std::string> run_behind_options(std::vector<std::string> words);

@@ -57,7 +57,7 @@ int stacks(const std::vector<std::string>& words) {
   const auto line = read_options("stacks", stacks_options(), run_behind_options(words), 1);
   if (line.help) return std::cout << help_of(kStacksHelp, stacks_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
-  const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
+  const Run& run = choose_run(runs, line.rest.empty() ? std::string_view() : line.rest[0]);
   std::vector<const flight::PageView*> chosen;
   for (const flight::PageView& page : run.pages) {
     if (!line.has("rank") || line.text("rank") == text(page.page().head.rank)) chosen.push_back(&page);

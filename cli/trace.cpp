@@ -172,7 +172,7 @@ int trace(const std::vector<std::string>& words) {
   const auto line = read_options("trace", trace_options(), run_behind_options(words), 1);
   if (line.help) return std::cout << help_of(kTraceHelp, trace_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
-  const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
+  const Run& run = choose_run(runs, line.rest.empty() ? std::string_view() : line.rest[0]);
   const auto pages = pages_to_ask(run);
   const Folder folder;
   const int64_t steps = number_of(line, "steps", 5);

@@ -64,7 +64,7 @@ int watch(const std::vector<std::string>& words) {
   const auto line = read_options("watch", watch_options(), run_behind_options(words), 1);
   if (line.help) return std::cout << help_of(kWatchHelp, watch_options(), colours_wanted()), 0;
   std::vector<Run> runs = find_runs();
-  const Run& run = choose_run(runs, line.rest.empty() ? "" : line.rest[0]);
+  const Run& run = choose_run(runs, line.rest.empty() ? std::string_view() : line.rest[0]);
   flight::Snapshot before = run.read();
   flight::StragglerWatch stragglers;
   const bool is_terminal = isatty(STDOUT_FILENO) == 1 && !line.has("once");

@@ -63,6 +63,7 @@ GLOBAL_STATE = {
     "src/comm/group/recorded_call.cpp": "the call that the thread is in, whose end its transfers take over",
     "src/python/errors.cpp": "Python's signals are the main thread's, and come as its exceptions",
     "src/process/rejoining.cpp": "a process has one place among ranks that are replaced",
+    "src/process/run_watch.cpp": "a process has one page in a world of one, which all Process objects share",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/store/quiet_log.cpp": "libtorch's log has one level for the process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",

@@ -59,7 +59,7 @@ class Search {
 
  private:
   void collect(const RankState& rank) {
-    if (rank.life == Life::kEnded) return;
+    if (rank.life == Life::kEnded || rank.life == Life::kSilent) return;
     for (const CallState& call : rank.calls) {
       if (!call.waits_s || call.ended) continue;
       const GroupState* const group = group_of(rank, call.group);
@@ -196,11 +196,12 @@ class Search {
     return best;
   }
 
-  // Members that have made the call, but are held in it by a stop or a debugger.
+  // Members that have made the call, but are held in it by a stop or a debugger, or are out of reach.
   static std::vector<const RankState*> held(const Wait& wait) {
     std::vector<const RankState*> found;
     for (const RankState* rank : wait.present) {
-      if (rank->life == Life::kStopped || rank->life == Life::kTraced) found.push_back(rank);
+      const bool is_out = rank->life == Life::kSilent;
+      if (is_out || rank->life == Life::kStopped || rank->life == Life::kTraced) found.push_back(rank);
     }
     return found;
   }
@@ -314,7 +315,7 @@ class Search {
     if (phase != "data" && phase != "checkpoint" && phase != "start") return std::nullopt;
     Diagnosis found{.cause = Cause::kIdle, .for_s = 1e300, .limit_s = limit_s_};
     for (const RankState& rank : snapshot_.ranks) {
-      if (rank.phase != phase || rank.life == Life::kEnded) return std::nullopt;
+      if (rank.phase != phase || rank.life == Life::kEnded || rank.life == Life::kSilent) return std::nullopt;
       add(found.culprits, rank.rank);
       found.for_s = std::min(found.for_s, rank.progress_s);
       found.computes = found.computes || hasten::flight::computes(rank);

@@ -211,8 +211,10 @@ Snapshot Hosts::merge(const Snapshot& local, double now_s) {
   for (const auto& [_, other] : others_) {
     const double age_s = now_s - other.changed_s;
     for (RankState rank : other.news.snapshot.ranks) {
-      // A host that tells nothing any more: nothing is known about its ranks, so they are left out.
-      if (age_s >= kFreshHostS) continue;
+      if (age_s >= kFreshHostS && rank.life != Life::kEnded) {
+        rank.life = Life::kSilent;
+        rank.progress_s += age_s;
+      }
       all.ranks.push_back(std::move(rank));
     }
   }

@@ -298,6 +298,13 @@ bool is_ended_by_watch(const Page& page) {
   return facts_text(page).ends_with(kEndedByWatch);
 }
 
+void forget_calls(Page& page, int group) noexcept {
+  page.groups[static_cast<size_t>(group)].calls.store(0, kRelaxed);
+  for (PageRecord& record : page.records) {
+    if (record.group.load(kRelaxed) == group) record.sequence.store(0, kRelaxed);
+  }
+}
+
 PageState PageView::state() const noexcept {
   const uint32_t state = page_->head.state.load(std::memory_order_acquire);
   return static_cast<PageState>(std::min(state, static_cast<uint32_t>(PageState::kFailed)));

@@ -130,6 +130,9 @@ std::string why(const RankState& rank) {
   }
   if (rank.life == Life::kStopped) return text("is stopped; kill -CONT ", rank.pid, " lets it go on");
   if (rank.life == Life::kTraced) return "is held by " + (rank.tracer.empty() ? "a debugger" : rank.tracer);
+  if (rank.life == Life::kSilent) {
+    return "is out of reach: its host tells nothing any more. Look at the host and at the network between";
+  }
   if (rank.state == PageState::kLeft) return "has left the run: its Process has ended, the program goes on";
   if (rank.state == PageState::kAnnounced) return "has started its program, which has made no Process yet";
   return rank.facts ? why_by_facts(rank) : "";

@@ -96,7 +96,15 @@ int64_t coarse_ns() noexcept {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// Drops calls of a process that was replaced. Its step stays: the launcher compares it with that of the next death.
+void drop_calls(Page& page) {
+  for (PageGroup& group : page.groups) group.key.store(0, kRelaxed);
+  for (PageRecord& record : page.records) record.sequence.store(0, kRelaxed);
+  page.now.phase.store(0, kRelaxed);
+}
+
 void write_head(Page& page, const PageIdentity& identity, PageState state) {
+  drop_calls(page);
   PageHead& head = page.head;
   head.version = kPageVersion;
   head.num_bytes = kPageBytes;

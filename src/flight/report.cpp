@@ -146,6 +146,7 @@ std::string process_word(const RankState& rank) {
   if (rank.life == Life::kEnded) return "ended";
   if (rank.life == Life::kStopped) return "stopped";
   if (rank.life == Life::kTraced) return "traced";
+  if (rank.life == Life::kSilent) return "out of reach";
   if (!rank.facts || rank.facts->main_thread() == nullptr) return "";
   const ThreadFacts& main = *rank.facts->main_thread();
   if (main.waits_for_device()) return main.doing;

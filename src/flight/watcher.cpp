@@ -130,6 +130,7 @@ struct Watcher::Impl {
     if (page.head.mute.load(kRelaxed) != 0 || !is_looker()) return;
     note_bytes_of_announced();
     report_values();
+    if (recorder->identity().world_size == 1) return;  // no rank waits for another
     hosts_of_run() ? look_at_hosts() : look();
   }
 
@@ -424,7 +425,7 @@ struct Watcher::Impl {
   void kill_culprit(const Snapshot& snapshot, const Diagnosis& found) {
     const int culprit = !found.culprits.empty() ? found.culprits[0] : found.waiting.empty() ? -1 : found.waiting[0];
     for (const RankState& rank : snapshot.ranks) {
-      if (rank.rank != culprit || rank.life == Life::kEnded) continue;
+      if (rank.rank != culprit || rank.life == Life::kEnded || rank.life == Life::kSilent) continue;
       if (!kill_rank(culprit) && hosts) hosts->ask_to_kill(culprit);
     }
   }

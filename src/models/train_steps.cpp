@@ -21,7 +21,7 @@ at::Tensor find_in(const TextBatch& batch, const std::string& key) {
   return found == batch.end() ? at::Tensor() : found->second;
 }
 
-const at::Tensor& field_of(const TextBatch& batch, const std::string& key, const char* model) {
+const at::Tensor& field_of(const TextBatch& batch, const char* key, const char* model) {
   const auto found = batch.find(key);
   if (found != batch.end() && found->second.defined()) return found->second;
   std::vector<std::string> names;

@@ -192,8 +192,9 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   if (identity.world_size == 1) {
     words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
     install(words);
-    return std::make_shared<Impl>(
-        Impl{identity, comm::Group(), take_device(identity, options.cpu, environment), run_key, words});
+    auto watch = RunWatch::start_alone(identity, watched, environment);
+    return std::make_shared<Impl>(Impl{identity, comm::Group(), take_device(identity, options.cpu, environment),
+                                       run_key, words, std::move(watch)});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);

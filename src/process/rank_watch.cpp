@@ -9,8 +9,9 @@ namespace hasten::process {
 std::shared_ptr<const void> watch_rank(const Environment& environment) {
   if (!environment.has("HASTEN_FLIGHT_FD")) return nullptr;
   const RankInfo identity = read_rank_info(environment);
-  if (identity.world_size == 1) return nullptr;
-  return RunWatch::start(identity, 0, RunWatch::read_options(environment), environment);
+  const auto options = RunWatch::read_options(environment);
+  if (identity.world_size == 1) return RunWatch::start_alone(identity, options, environment);
+  return RunWatch::start(identity, 0, options, environment);
 }
 
 }  // namespace hasten::process

@@ -6,6 +6,8 @@
 #include <climits>
 #include <csignal>
 #include <exception>
+#include <mutex>
+#include <utility>
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
@@ -20,7 +22,10 @@ constexpr double kMostSeconds = 1e9;
 
 flight::PageIdentity page_identity(const RankInfo& identity, int number, const Environment& environment) {
   const std::string run_id = environment.text("TORCHELASTIC_RUN_ID").value_or("none");
-  return {.run = flight::run_name(identity.master_addr, identity.master_port, identity.restart_count, number),
+  // Two runs of one process may have the same address and port, since neither is opened.
+  return {.run = identity.world_size == 1 ? flight::run_name("process", getpid(), identity.restart_count)
+                                          : flight::run_name(identity.master_addr, identity.master_port,
+                                                             identity.restart_count, number),
           .run_id = run_id == "none" ? "" : run_id,
           .rank = identity.rank,
           .world_size = identity.world_size,
@@ -82,6 +87,19 @@ std::shared_ptr<const RunWatch> RunWatch::start(const RankInfo& identity, int nu
                  {.main_process_only = false});
     return nullptr;
   }
+}
+
+std::shared_ptr<const RunWatch> RunWatch::start_alone(const RankInfo& identity,
+                                                      std::optional<flight::WatchOptions> options,
+                                                      const Environment& environment) {
+  if (!environment.has("HASTEN_FLIGHT_FD")) return nullptr;
+  static auto* const mutex = new std::mutex;  // never destroyed: others may use it at the very end
+  static auto* const current = new std::weak_ptr<const RunWatch>;
+  const std::lock_guard lock(*mutex);
+  if (auto running = current->lock()) return running;
+  auto watch = start(identity, 0, std::move(options), environment);
+  *current = watch;
+  return watch;
 }
 
 RunWatch::RunWatch(std::shared_ptr<flight::Recorder> recorder, flight::WatchOptions options)

@@ -24,6 +24,12 @@ class RunWatch {
                                                std::optional<flight::WatchOptions> options,
                                                const Environment& environment);
 
+  /// As above, over a world of one, which has a page only under `hasten launch`. A second Process beside the first
+  /// shares its watch.
+  static std::shared_ptr<const RunWatch> start_alone(const RankInfo& identity,
+                                                     std::optional<flight::WatchOptions> options,
+                                                     const Environment& environment);
+
   RunWatch(std::shared_ptr<flight::Recorder> recorder, flight::WatchOptions options);
   /// The rank has left the run.
   ~RunWatch();

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <set>
 
+#include "cli/command.h"
 #include "hasten/accelerator.h"
 #include "hasten/core/file.h"
 #include "hasten/core/text.h"
@@ -21,6 +23,7 @@ namespace hasten {
 namespace {
 
 using core::Value;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -37,7 +40,7 @@ HASTEN_PROCESS_CASE(traced_loop) {
       accelerator.backward(model(batch).square().mean());
       optimizer.step();
     }
-    if (pass == 0) std::printf("ready\n"), std::fflush(stdout);
+    if (pass == 0) std::printf("ready %d\n", getpid()), std::fflush(stdout);
   }
   return 0;
 }
@@ -49,26 +52,41 @@ std::map<std::string, std::vector<const Value*>> by_process(const Value& trace) 
   return events;
 }
 
-class RealTrace : public testing::InFolder, public ::testing::WithParamInterface<int> {
+std::filesystem::path own_program() {
+  return std::filesystem::read_symlink("/proc/self/exe");
+}
+
+std::string hasten_program() {
+  return (own_program().parent_path().parent_path() / "bin/hasten").string();
+}
+
+/// What `hasten WORDS` prints beside the run.
+std::string output_of(const std::string& words) {
+  FILE* const pipe = popen(text(hasten_program(), ' ', words, " 2>&1").c_str(), "r");
+  std::string output;
+  for (int letter = 0; (letter = fgetc(pipe)) != EOF;) output += static_cast<char>(letter);
+  EXPECT_EQ(pclose(pipe), 0) << output;
+  return output;
+}
+
+class RealTrace : public testing::InFolder {
  protected:
   /// What the command writes about the run of this process.
-  Value trace_of(pid_t pid) const {
-    const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/hasten";
+  Value trace_of(const std::string& pid) const {
     const std::string file = path("trace.json");
-    FILE* const pipe = popen(text(program.string(), " trace ", pid, " --steps 3 -o ", file, " 2>&1").c_str(), "r");
-    std::string said;
-    for (int letter = 0; (letter = fgetc(pipe)) != EOF;) said += static_cast<char>(letter);
-    EXPECT_EQ(pclose(pipe), 0) << said;
+    output_of(text("trace ", pid, " --steps 3 -o ", file));
     return Value::parse_json(core::read_file(file).value_or("{}"), file);
   }
 };
 
-TEST_P(RealTrace, HoldsEachRankApart) {
+class RealTraceOfRanks : public RealTrace, public ::testing::WithParamInterface<int> {};
+
+TEST_P(RealTraceOfRanks, HoldsEachRankApart) {
   const int world_size = GetParam();
   testing::Processes processes(world_size, "traced_loop", {{"OMP_NUM_THREADS", "1"}});
   ASSERT_TRUE(processes.wait_for_output(0, "ready"));
 
-  const Value trace = trace_of(processes.pid(0));
+  const Value trace = trace_of(text(processes.pid(0)));
 
   std::set<std::string> names, flows_of_others;
   for (const auto& [process, events] : by_process(trace)) {
@@ -95,7 +113,25 @@ TEST_P(RealTrace, HoldsEachRankApart) {
   EXPECT_EQ(*names.begin(), "rank 0:");
 }
 
-INSTANTIATE_TEST_SUITE_P(Processes, RealTrace, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(Processes, RealTraceOfRanks, ::testing::Values(2, 4));
+
+TEST_F(RealTrace, AProgramOfOneProcessUnderHastenLaunchIsShownByAllCommands) {
+  const test::Command run({hasten_program(), "launch", "-n", "1", "--cpu", own_program().string()},
+                          {{"HASTEN_TEST_CASE", "traced_loop"}});
+  const std::string ready = run.read_line();
+  ASSERT_THAT(ready, ::testing::StartsWith("ready "));
+  const std::string pid = ready.substr(6);
+
+  EXPECT_THAT(output_of("ps"), ContainsRegex(text('\n', pid, " +[^ ]+ +1 +[1-9][0-9]* +[^ ]+ +running")));
+  EXPECT_THAT(output_of("stacks " + pid), ContainsRegex(text("rank 0 .pid ", pid, ".: .*\n  main: ")));
+  EXPECT_THAT(output_of("watch --once " + pid), ContainsRegex("\n0 +[1-9]"));
+  std::vector<std::string> steps;
+  const Value trace = trace_of(pid);
+  for (const Value& event : trace.at("traceEvents").as_list()) {
+    if (event.at("name").as_string().starts_with("ProfilerStep#")) steps.push_back(event.at("name").as_string());
+  }
+  EXPECT_THAT(steps, ElementsAre("ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"));
+}
 
 }  // namespace
 }  // namespace hasten

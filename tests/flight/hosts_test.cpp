@@ -1,5 +1,6 @@
 #include "hasten/flight/hosts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "flight/worlds.h"
@@ -74,17 +75,25 @@ TEST(Hosts, ARankOfAnotherHostIsNamedByTheLowestHost) {
   EXPECT_EQ(found->culprits, std::vector<int>{2});
 }
 
-TEST(Hosts, AHostThatTellsNothingAnyMoreIsLeftOutAndReplaced) {
+TEST(Hosts, AHostThatTellsNothingAnyMoreIsOutOfReachAndReplaced) {
   SharedKeys keys;
   Hosts first(std::make_unique<KeysLink>(keys), 0, 4), second(std::make_unique<KeysLink>(keys), 1, 4);
-  const MadeRun run = hanging();
+  MadeRun run = hanging();
+  for (const int rank : {2, 3}) run[rank].node_rank = 1, run[rank].host = "node1";
   first.tell(part_of(run.all, 0, 2));
   second.tell(part_of(run.all, 2, 2));
   EXPECT_FALSE(second.compares(10));
   EXPECT_EQ(first.merge(part_of(run.all, 0, 2), 10).ranks.size(), 4u);
 
   EXPECT_TRUE(second.compares(19)) << "the first host has told nothing for 9 s";
-  EXPECT_EQ(first.merge(part_of(run.all, 0, 2), 19).ranks.size(), 2u);
+  const Snapshot all = first.merge(part_of(run.all, 0, 2), 19);
+  ASSERT_EQ(all.ranks.size(), 4u);
+  EXPECT_EQ(all.ranks[1].life, Life::kRunning);
+  EXPECT_EQ(all.ranks[2].life, Life::kSilent);
+  const auto found = diagnose(all, {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->culprits, (std::vector{2, 3})) << "rank 3 has made the call, but is out of reach as well";
+  EXPECT_THAT(hang_report(all, *found), ::testing::HasSubstr("rank 3 on node1 is out of reach: its host tells nothing"));
 
   first.tell(part_of(run.all, 0, 2));
   EXPECT_FALSE(second.compares(20));

@@ -246,6 +246,43 @@ TEST(Recorder, AForkedChildWritesNothingIntoItsParentsPage) {
   EXPECT_EQ(read(recorder).step, 0);
 }
 
+TEST(Recorder, APageThatANewProcessTakesHasNoCallsOfTheOneBefore) {
+  const MemoryFile file = MemoryFile::create(kPageLabel, kPageBytes);
+  {
+    Recorder ended(kRank2, dup(file.descriptor()));
+    ended.enter_phase(ended.phase_number("forward"));
+    ended.post(all_reduce(ended.open_group("world", 2, 4, 1000)));
+  }
+
+  announce(file, kRank2);
+
+  const RankState announced = PageView(file.descriptor()).read();
+  EXPECT_TRUE(announced.calls.empty());
+  EXPECT_TRUE(announced.groups.empty());
+  EXPECT_EQ(announced.phase, "");
+  Recorder replaced(kRank2, dup(file.descriptor()));
+  replaced.post(all_reduce(replaced.open_group("world", 2, 4, 1000)));
+  EXPECT_EQ(read(replaced).groups.size(), 1U);
+  ASSERT_EQ(read(replaced).calls.size(), 1U);
+  EXPECT_EQ(read(replaced).calls[0].number, 1U);
+}
+
+TEST(Recorder, CallsOfAGroupThatBeginsAnewAreDroppedAndThoseOfOthersStay) {
+  Recorder recorder(kRank2);
+  const int world = recorder.open_group("world", 2, 4, 1000), pair = recorder.open_group("pair", 0, 2, 1000);
+  const Ticket before = recorder.post(all_reduce(world));
+  recorder.post(all_reduce(pair));
+
+  forget_calls(recorder.page(), world);
+  recorder.end(before);
+
+  ASSERT_EQ(read(recorder).calls.size(), 1U);
+  EXPECT_EQ(read(recorder).calls[0].group, read(recorder).groups[1].key);
+  EXPECT_FALSE(read(recorder).calls[0].ended);
+  recorder.post(all_reduce(world));
+  EXPECT_EQ(read(recorder).groups[0].calls, 1U);
+}
+
 TEST(Recorder, TextsThatFindNoPlaceAreLeftOut) {
   Recorder recorder(kRank2);
   const int group = recorder.open_group("world", 2, 4, 1000);

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "hasten/core/error.h"
 #include "hasten/core/memory_file.h"
 #include "hasten/core/text.h"
 #include "hasten/flight/pages.h"
 #include "hasten/flight/recorder.h"
+#include "hasten/process/process.h"
 
 namespace hasten::process {
 namespace {
@@ -39,10 +42,32 @@ TEST_F(RankWatchTest, TheLaunchersPageHasThisRankForAsLongAsItIsWatched) {
   EXPECT_EQ(state(), flight::PageState::kLeft);
 }
 
-TEST_F(RankWatchTest, NothingIsWatchedWithoutALauncherWhereItIsSwitchedOffAndInAWorldOfOne) {
+TEST_F(RankWatchTest, NothingIsWatchedWithoutALauncherAndWhereItIsSwitchedOff) {
   EXPECT_EQ(watch_rank(Environment::of({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), nullptr);
+  EXPECT_EQ(watch_rank(Environment::of({})), nullptr);
   EXPECT_EQ(watch_rank(environment({{"HASTEN_WATCH", "0"}})), nullptr);
-  EXPECT_EQ(watch_rank(Environment::of({{"HASTEN_FLIGHT_FD", text(page_.descriptor())}})), nullptr);
+}
+
+TEST_F(RankWatchTest, AWorldOfOneIsWatchedUnderALauncherUntilItsLastProcessEnds) {
+  flight::announce(page_, {.rank = 0, .world_size = 1});
+  const Environment alone = Environment::of({{"HASTEN_FLIGHT_FD", text(page_.descriptor())}});
+
+  auto first = std::optional<Process>(std::in_place, ProcessOptions{.cpu = true}, alone);
+  auto second = std::optional<Process>(std::in_place, ProcessOptions{.cpu = true}, alone);
+  first.reset();
+
+  EXPECT_EQ(state(), flight::PageState::kRunning);
+  EXPECT_EQ(flight::PageView(page_.descriptor()).read().world_size, 1);
+  second.reset();
+  EXPECT_EQ(state(), flight::PageState::kLeft);
+  const Process third({.cpu = true}, alone);
+  EXPECT_EQ(state(), flight::PageState::kRunning);
+}
+
+TEST_F(RankWatchTest, AWorldOfOneStartedByHandHasNoPage) {
+  const Process process({.cpu = true}, Environment::of({}));
+
+  EXPECT_EQ(flight::process_recorder(), nullptr);
 }
 
 TEST_F(RankWatchTest, AVariableThatCannotBeUnderstoodIsRefused) {

@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "cli/machines.h"
 #include "hasten/core/text.h"
@@ -52,11 +54,23 @@ HASTEN_PROCESS_CASE(host_hang_stopped) {
   return 0;
 }
 
+HASTEN_PROCESS_CASE(host_hang_cable) {
+  const Process process = bounded_process();
+  // The hosts tell each other of their ranks every 2 s.
+  for (int step = 0;; ++step) {
+    process.group().all_reduce_(torch::ones({5}));
+    if (step == 300) process.on_main_process([] { std::puts("goes on"), std::fflush(stdout); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 class RunWatchHosts : public test::Machines {
  protected:
-  // What the first of two hosts says, up to the end of a report, with two ranks of `case_name` on each.
-  std::string report_of(const std::string& case_name, const std::string& hang_after) {
+  // What the first of two hosts says, up to the end of a report, with two ranks of `case_name` on each. `cut`: the
+  // cable of the second is cut when the first says that its ranks go on.
+  std::string report_of(const std::string& case_name, const std::string& hang_after, bool cut = false) {
     const auto first = start(0, case_name, hang_after), second = start(1, case_name, hang_after);
+    if (cut && first->read_line() == "goes on") cut_cable(1);
     std::string said;
     while (said.find("╰") == std::string::npos) {
       const std::string more = first->read_some_errors();
@@ -101,6 +115,17 @@ TEST_F(RunWatchHosts, AStoppedRankOfTheOtherHostIsCertain) {
 
   EXPECT_THAT(report, HasSubstr("rank 2 of 4 is missing"));
   EXPECT_THAT(report, HasSubstr("rank 2 on node1 is stopped; kill -CONT "));
+}
+
+TEST_F(RunWatchHosts, AHostWhoseCableIsCutIsOutOfReach) {
+  ASSERT_NO_FATAL_FAILURE(make_machines(2));
+  if (IsSkipped()) return;
+
+  const std::string report = report_of("host_hang_cable", "1.5", true);
+
+  EXPECT_THAT(report, HasSubstr("ranks 2 3 of 4 are missing"));
+  EXPECT_THAT(report, HasSubstr("rank 2 on node1 is out of reach: its host tells nothing any more."));
+  EXPECT_THAT(report, Not(HasSubstr("rank 1 ")));
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// Notes that other processes leave in a rank's page: a value that a report has, the end of the rank by a watch thread.
+// Notes in a rank's page beside its records.
+//
+// They are a value that a report has, the end of the rank by a watch thread, and calls that count no more.
 #pragma once
 
 #include <cstdint>
@@ -25,5 +27,8 @@ void note_value_reported(Page& page) noexcept;
 /// Notes behind the rank's facts that a watch thread ends it because of a hang.
 void note_end_by_watch(Page& page) noexcept;
 bool is_ended_by_watch(const Page& page);
+
+/// Drops the calls of a group, whose numbers begin anew. Tickets of dropped calls do nothing.
+void forget_calls(Page& page, int group) noexcept;
 
 }  // namespace hasten::flight

@@ -44,8 +44,8 @@ struct CallState {
   bool ended = false;
 };
 
-/// How the process of a rank stands.
-enum class Life { kRunning, kStopped, kTraced, kEnded };
+/// How the process of a rank stands. kSilent: its host tells nothing any more, so all else of it is old.
+enum class Life { kRunning, kStopped, kTraced, kEnded, kSilent };
 
 struct RankState {
   int rank = 0;

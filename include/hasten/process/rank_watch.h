@@ -10,8 +10,8 @@
 namespace hasten::process {
 
 /// Starts the watch thread of this rank on the page that `hasten launch` has made for it (HASTEN_FLIGHT_FD). The rank
-/// has left the run when the result is gone. Null without that page, in a world of one, with HASTEN_WATCH=0, or if the
-/// system has no memory for it. To be called before ranks meet, once.
+/// has left the run when the result is gone. Null without that page, with HASTEN_WATCH=0, or if the system has no memory
+/// for it. To be called before ranks meet, once.
 /// Throws: UsageError for a variable that cannot be understood.
 std::shared_ptr<const void> watch_rank(const Environment& environment);
 

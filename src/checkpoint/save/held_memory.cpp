@@ -89,6 +89,7 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pi
   size_t total = 0;
   for (const size_t size : sizes) total += rounded(size);
   stop();
+  is_in_use_ = true;
   if (pinned || registered_ || pinned_.defined()) {
     pin(total);
   } else {
@@ -104,7 +105,7 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pi
 }
 
 void HeldMemory::prepare(size_t bytes, bool pinned) noexcept {
-  if (toucher_.joinable() || registered_ || pinned_.defined()) return;
+  if (is_in_use_ || toucher_.joinable() || registered_ || pinned_.defined()) return;
   try {
     if (pinned) {
       toucher_ = std::thread([this, bytes, set_device = process::device_for_threads()] {

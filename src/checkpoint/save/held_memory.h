@@ -22,7 +22,8 @@ class HeldMemory {
   /// Throws: std::bad_alloc.
   std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
   /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them.
-  /// A call of buffers() ends the thread. Throws: nothing; without memory nothing happens.
+  /// A call of buffers() ends the thread. Behind one nothing happens, since a writer may be reading the buffers.
+  /// Throws: nothing; without memory nothing happens.
   /// `pinned`: pins them there, which takes longer than the copy.
   void prepare(size_t bytes, bool pinned = false) noexcept;
   /// Bytes whose pages prepare() has touched so far.
@@ -38,6 +39,7 @@ class HeldMemory {
 
   char* data_ = nullptr;
   size_t capacity_ = 0;
+  bool is_in_use_ = false;  ///< buffers were made
   /// Its pages are known to CUDA as they are: nothing is rounded up, and growing keeps them.
   bool registered_ = false;
   /// Memory of the accelerator's own allocator, where pages cannot be registered.

@@ -9,6 +9,7 @@
 #include "comm/backend/loopback.h"
 #include "comm/group/group_impl.h"
 #include "hasten/comm/types/wait_check.h"
+#include "hasten/flight/page_notes.h"
 
 namespace hasten::comm {
 namespace {
@@ -70,7 +71,7 @@ void Group::Impl::rejoin(const Store& store, std::chrono::milliseconds limit) {
   const bool connects = !options.lazy || (connected_ && !stands_in_);
   leave_meeting();
   // The newcomer's numbers begin anew, so all do.
-  if (recorder_ && recorder_group_ >= 0) recorder_->page().groups[static_cast<size_t>(recorder_group_)].calls.store(0);
+  if (recorder_ && recorder_group_ >= 0) flight::forget_calls(recorder_->page(), recorder_group_);
   sequence_ = 0;
   stands_in_ = false;
   rejoined_ = true;

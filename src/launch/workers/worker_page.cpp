@@ -2,6 +2,7 @@
 #include "launch/workers/worker_page.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -16,12 +17,15 @@
 namespace hasten::launcher {
 
 Environment WorkerPage::hand_over(const WorkerPlace& place, const Environment& environment) const {
-  // A world of one is not watched.
-  if (place.world_size < 2 || !environment.flag("HASTEN_WATCH").value_or(true)) return environment;
+  if (!environment.flag("HASTEN_WATCH").value_or(true)) return environment;
   const int restarts = static_cast<int>(environment.integer("TORCHELASTIC_RESTART_COUNT").value_or(0));
   const int port = static_cast<int>(environment.integer("MASTER_PORT").value_or(0));
   const std::string run_id = environment.text("TORCHELASTIC_RUN_ID").value_or("none");
-  flight::announce(file_, {.run = flight::run_name(environment.text("MASTER_ADDR").value_or(""), port, restarts),
+  // As process/run_watch.h names a run of one.
+  const std::string run = place.world_size == 1
+                              ? flight::run_name("process", getpid(), restarts)
+                              : flight::run_name(environment.text("MASTER_ADDR").value_or(""), port, restarts);
+  flight::announce(file_, {.run = run,
                            .run_id = run_id == "none" ? "" : run_id,
                            .rank = place.rank,
                            .world_size = place.world_size,
