@@ -20,11 +20,11 @@ using at::Reduction::Mean;
 using at::Reduction::None;
 using at::Reduction::Sum;
 
-using Operator = std::function<at::Tensor(const at::Tensor& scores, const at::Tensor& targets)>;
+using ScoredOperator = std::function<at::Tensor(const at::Tensor& scores, const at::Tensor& targets)>;
 
-std::vector<std::pair<std::string, Operator>> operators() {
+std::vector<std::pair<std::string, ScoredOperator>> scored_operators() {
   using at::Tensor;
-  std::vector<std::pair<std::string, Operator>> all = {
+  std::vector<std::pair<std::string, ScoredOperator>> all = {
       {"softmax", [](const Tensor& x, const Tensor&) { return x.softmax(1); }},
       {"log_softmax", [](const Tensor& x, const Tensor&) { return x.log_softmax(1); }},
       {"sum", [](const Tensor& x, const Tensor&) { return x.sum(1); }},
@@ -64,7 +64,7 @@ TEST(LowPrecisionRules, GiveTheTypeThatOneProcessGives) {
       for (const int64_t dim : {0, 1}) {
         const tensor::Exchange slice{tensor::ExchangeKind::kSlice, {dim, 1}, whole.size(dim)};
         const at::Tensor cut = axis->wrap(tensor::exchange(*axis, whole, slice), {dim, 1}, whole.size(dim));
-        for (const auto& [name, apply] : operators()) {
+        for (const auto& [name, apply] : scored_operators()) {
           EXPECT_EQ(apply(cut, targets).scalar_type(), apply(whole, targets).scalar_type())
               << name << " of " << type << " cut along " << dim << " on rank " << process.rank();
         }
