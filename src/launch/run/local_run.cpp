@@ -17,6 +17,7 @@
 
 #include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
+#include "hasten/core/file.h"
 #include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
 #include "hasten/launch/base/signals.h"
@@ -220,6 +221,12 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
                      .interrupted = interrupted});
 }
 
+bool is_stopped(pid_t pid) {
+  const auto stat = core::read_file(text("/proc/", pid, "/stat"));
+  const size_t name_end = stat ? stat->rfind(") ") : std::string::npos;  // the name may hold anything
+  return name_end != std::string::npos && name_end + 2 < stat->size() && (*stat)[name_end + 2] == 'T';
+}
+
 class LocalRun {
  public:
   LocalRun(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment, const WorkerBody& body)
@@ -249,6 +256,7 @@ class LocalRun {
         .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
         .notice = print_notice,
         .left_at = [this](int local_rank) { return left_at(local_rank); },
+        .is_stopped = is_stopped,
         .before_attempt = [this](int attempt) { prepare(attempt); },
         .replaces = [this](const WorkerEnd& end, bool any_has_ended) { return replaces(end, any_has_ended); }};
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
@@ -267,7 +275,8 @@ class LocalRun {
     const SupervisorOptions supervisor{.num_workers = num_workers(),
                                        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
                                        .notice = print_notice,
-                                       .left_at = [this](int local_rank) { return left_at(local_rank); }};
+                                       .left_at = [this](int local_rank) { return left_at(local_rank); },
+                                       .is_stopped = is_stopped};
     LocalProcessesOptions requested = processes_options();
     requested.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
     LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, requested);

@@ -31,7 +31,8 @@ class Supervision {
   struct Worker {
     bool exited = false;
     bool gone = false;
-    bool is_leaving = false;  // has left the run, and gets the signal to stop later
+    bool is_leaving = false;                 // has left the run, and gets the signal to stop later
+    bool is_told = false;                    // that it is stopped was said
     std::optional<WorkerEnd> replaced = {};  // it failed, and is started again once its group is gone
   };
 
@@ -52,7 +53,8 @@ class Supervision {
       case Event::Kind::kSignal:
         return on_signal(event.value);
       case Event::Kind::kDeadline:
-        return num_gone_ == workers_.size() ? restart() : is_sparing_ ? stop_leaving() : kill_all();
+        if (num_gone_ == workers_.size()) return restart();
+        return is_sparing_ ? stop_leaving() : stopping_ ? kill_all() : look_at_those_left();
       case Event::Kind::kOther:
         return;
     }
@@ -85,6 +87,20 @@ class Supervision {
       if (stop_signal_ != SIGTERM) processes_.signal(local_rank, SIGTERM);
     } else if (num_exited_ == workers_.size()) {
       stop(SIGTERM);
+    } else {
+      deadline_ = after(options_.kLookInterval);
+    }
+  }
+
+  // The other ranks, which would say that they wait for a stopped one, have ended.
+  void look_at_those_left() {
+    deadline_ = after(options_.kLookInterval);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      Worker& worker = workers_[i];
+      if (worker.exited || worker.is_told || !options_.is_stopped(pids_[i])) continue;
+      worker.is_told = true;
+      options_.notice(
+          text("worker ", i, " is stopped, and others have ended; kill -CONT ", pids_[i], " lets it go on"));
     }
   }
 
@@ -190,8 +206,7 @@ class Supervision {
     deadline_ = after(options_.shutdown_timeout);
     for (size_t i = 0; i < workers_.size(); ++i) {
       const Worker& worker = workers_[i];
-      if (!worker.gone && !worker.is_leaving)
-        processes_.signal(static_cast<int>(i), worker.exited ? SIGTERM : signal);
+      if (!worker.gone && !worker.is_leaving) processes_.signal(static_cast<int>(i), worker.exited ? SIGTERM : signal);
     }
   }
 
@@ -221,7 +236,7 @@ class Supervision {
   bool is_sparing_ = false;            // workers that have left are not signalled before the deadline
   bool restarting_ = false;            // all are to be started again once no process is left
   int stop_signal_ = 0;                // the signal that stopped the workers
-  std::optional<TimePoint> deadline_;  // when SIGKILL is due, or the restart
+  std::optional<TimePoint> deadline_;  // when SIGKILL is due, the restart, or a look at those left
   Outcome outcome_;
 };
 

@@ -91,6 +91,21 @@ TEST(Supervisor, EndsWithZeroWhenAllWorkersDo) {
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0"));  // for what rank 0 may have left behind
 }
 
+TEST(Supervisor, SaysOnceThatAWorkerIsStoppedWhenOthersHaveEnded) {
+  ScriptedProcesses processes({exited(0, 0), gone(0), deadline(), deadline(), deadline(), exited(1, 0), gone(1)});
+  std::vector<std::string> notices;
+  int looks = 0;
+  const SupervisorOptions options{.num_workers = 2,
+                                  .notice = [&](const std::string& line) { notices.push_back(line); },
+                                  .is_stopped = [&](pid_t pid) { return pid == 101 && ++looks > 1; }};
+
+  const Outcome outcome = supervise(processes, options);
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(notices, ElementsAre("worker 1 is stopped, and others have ended; kill -CONT 101 lets it go on"));
+  EXPECT_THAT(processes.delays, ElementsAre(5.0, 5.0, 5.0));
+}
+
 TEST(Supervisor, StopsTheOthersAtTheFirstFailureAndKeepsItsExitCode) {
   ScriptedProcesses processes({exited(1, 3), gone(1), killed(0, SIGTERM), gone(0), exited(2, 9), gone(2)});
 
@@ -104,14 +119,13 @@ TEST(Supervisor, StopsTheOthersAtTheFirstFailureAndKeepsItsExitCode) {
 }
 
 TimePoint seconds_in(double seconds) {
-  return TimePoint() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                           std::chrono::duration<double>(seconds));
+  return TimePoint() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 SupervisorOptions with_rank_0_leaving(int num_workers) {
-  return {.num_workers = num_workers, .left_at = [](int local_rank) {
-            return local_rank == 0 ? std::optional(seconds_in(-1)) : std::nullopt;
-          }};
+  return {.num_workers = num_workers,
+          .left_at = [](int local_rank) { return local_rank == 0 ? std::optional(seconds_in(-1)) : std::nullopt; }};
 }
 
 TEST(Supervisor, AWorkerThatHasLeftComesToItsOwnExitCode) {

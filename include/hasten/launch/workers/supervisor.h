@@ -101,6 +101,8 @@ struct SupervisorOptions {
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
   /// Returns the time at which a worker left the run in order, though its program may still go on; none if it has not.
   std::function<std::optional<TimePoint>(int local_rank)> left_at = [](int) { return std::optional<TimePoint>(); };
+  /// Returns true if a process is stopped (SIGSTOP), so that it does not end by itself.
+  std::function<bool(pid_t pid)> is_stopped = [](pid_t) { return false; };
   /// Prepares an attempt before its workers are started; the first is 0.
   std::function<void(int attempt)> before_attempt = [](int) {};
   /// Decides about a worker that fails, which is started again once its group is gone. `any_has_ended`: another one has
@@ -112,6 +114,8 @@ struct SupervisorOptions {
   static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
   /// How long a worker that has left the run may take to its own exit code after the failure of another one.
   static constexpr std::chrono::duration<double> kLeavingTime = std::chrono::seconds(5);
+  /// How often workers that are left, when others have ended well, are looked at.
+  static constexpr std::chrono::duration<double> kLookInterval = std::chrono::seconds(5);
 };
 
 /// Returns true if `signal`, sent to the launcher, requests the end of the run: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All
@@ -127,6 +131,7 @@ bool ends_run(int signal);
 ///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
 ///    no restart. SIGINT while the workers are being stopped for good: SIGKILL at once.
 ///  - Another signal: passed on to the workers.
+///  - Workers have ended well, and one that is left is stopped: `notice` says so, once.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
 ///    ended.
 /// Blocks: until every group is gone. Throws: what start and before_attempt throw.
