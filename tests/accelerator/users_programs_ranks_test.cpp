@@ -248,6 +248,14 @@ std::vector<UsersProgram> users_programs() {
        }},
   };
   for (const auto& [name, treat] : treatments) all.push_back(inner(name, treat));
+  // A parameter of one stage is read on another, which computes the loss.
+  all.push_back(inner(
+      "PenaltyOfWeights", [](const at::Tensor& h) { return torch::gelu(h); },
+      [](UsersNetImpl& net, const at::Tensor& logits, const at::Tensor& y) {
+        at::Tensor loss = users_loss(net, logits, y);
+        for (const auto& parameter : net.parameters()) loss = loss + 0.01 * parameter.square().sum();
+        return loss;
+      }));
   return all;
 }
 

@@ -135,11 +135,12 @@ void StageAxis::add_holder(const at::Tensor& parameter, int stage) {
   for (const int other : record.stages) is_there = is_there || rank_of(other) == to;
   if (!is_there && rank() == from) messages_.send(parameter, to, kHolderTag);
   if (!is_there && rank() == to) {
+    const bool is_cut = cut_ && cut_->placement(parameter) != nullptr;
     parameter.set_data(
         messages_.receive(record.part_sizes, parameter.options().requires_grad(false), from, kHolderTag));
     parameter.set_requires_grad(record.requires_grad);
     // Interceptors go with the values that were replaced.
-    if (cut_ && cut_->placement(parameter) != nullptr) interception::add_interceptor(parameter, cut_);
+    if (is_cut) interception::add_interceptor(parameter, cut_);
     interception::add_interceptor(parameter, shared_from_this());
   }
   record.stages.insert(stage);
