@@ -46,11 +46,10 @@ std::string percent(double share) {
   return text(static_cast<int>(share * 100 + 0.5), " %");
 }
 
-std::string why_by_facts(const RankState& rank) {
-  const Facts& facts = *rank.facts;
+// Says how the machine keeps the rank short of cores or memory, as a predicate; "" if it does not.
+std::string shortage(const Facts& facts) {
   const ThreadFacts* const main = facts.main_thread();
   if (main == nullptr) return "";
-  if (main->waits_for_device()) return main->doing;
   const bool is_held = main->state == 'D' || (main->state == 'R' && facts.cpu_share < kBusy);
   if (is_held && main->doing.empty() && facts.memory_share >= kMostOfTheTime) {
     return facts.is_at_memory_limit ? "is throttled by its cgroup: its memory is at the limit (memory.high)"
@@ -63,6 +62,15 @@ std::string why_by_facts(const RankState& rank) {
   if (starved && facts.delayed_share > 0.5) {
     return text("gets ", percent(facts.cpu_share), " of a core; other processes have the rest");
   }
+  return "";
+}
+
+std::string why_by_facts(const RankState& rank) {
+  const Facts& facts = *rank.facts;
+  const ThreadFacts* const main = facts.main_thread();
+  if (main == nullptr) return "";
+  if (main->waits_for_device()) return main->doing;
+  if (std::string words = shortage(facts); !words.empty()) return words;
   const ThreadFacts* const reader = reader_of(facts);
   if (rank.phase == "data" && main->state == 'S' && main->doing == "sleeps in a lock" && reader != nullptr) {
     return "waits for data; a worker thread " + of_the_kernel(*reader);
@@ -136,6 +144,10 @@ std::string why(const RankState& rank) {
   if (rank.state == PageState::kLeft) return "has left the run: its Process has ended, the program goes on";
   if (rank.state == PageState::kAnnounced) return "has started its program, which has made no Process yet";
   return rank.facts ? why_by_facts(rank) : "";
+}
+
+bool is_kept_short(const RankState& rank) {
+  return rank.life == Life::kRunning && rank.facts && !shortage(*rank.facts).empty();
 }
 
 bool computes(const RankState& rank) {

@@ -426,6 +426,7 @@ struct Watcher::Impl {
     const int culprit = !found.culprits.empty() ? found.culprits[0] : found.waiting.empty() ? -1 : found.waiting[0];
     for (const RankState& rank : snapshot.ranks) {
       if (rank.rank != culprit || rank.life == Life::kEnded || rank.life == Life::kSilent) continue;
+      if (is_kept_short(rank)) continue;
       if (!kill_rank(culprit) && hosts) hosts->ask_to_kill(culprit);
     }
   }

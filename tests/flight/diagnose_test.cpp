@@ -274,6 +274,9 @@ TEST(Hang, AStarvedRankHasNoCoreAndAThrottledOneItsCgroup) {
 
   EXPECT_EQ(why(run[0]), "is throttled by its cgroup: it gets 1 % of a core");
   EXPECT_EQ(why(run[1]), "gets 1 % of a core; other processes have the rest");
+  EXPECT_TRUE(is_kept_short(run[0]) && is_kept_short(run[1]));
+  run.facts(1, 'R', "", 0.9);
+  EXPECT_FALSE(is_kept_short(run[1])) << "it computes";
   EXPECT_FALSE(computes(run[0]));
 }
 

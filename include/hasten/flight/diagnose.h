@@ -56,6 +56,8 @@ double hang_after_s(const Snapshot& snapshot, const HangLimits& limits);
 /// Returns why this rank does not come, as a predicate: "is stopped; kill -CONT 42 lets it go on", "sleeps in a lock".
 /// By its process, and by its facts if they are there. "" if nothing is known.
 std::string why(const RankState& rank);
+/// True if the machine keeps cores or memory from a rank that runs. Another start would be kept short as well.
+bool is_kept_short(const RankState& rank);
 /// True if the rank computes, as far as is known.
 bool computes(const RankState& rank);
 
