@@ -133,7 +133,7 @@ TEST(AccumulationWindows, OneScopeForManyBatchesIsSaidOnce) {
       if (!for_each_batch) scope.emplace(run.accelerator.accumulate(run.model()));
       for (auto& batch : batches) {
         if (for_each_batch) scope.emplace(run.accelerator.accumulate(run.model()));
-        run.accelerator.backward(run.model()(batch.data).square().mean());
+        run.accelerator.backward(run.model()(at::Tensor(batch)).square().mean());
         run.step();
       }
     });
@@ -184,8 +184,8 @@ TEST(AccumulationWindows, BackwardsInFp16ThatNothingPreparedStepsAreSaidOnce) {
   };
 
   EXPECT_EQ(occurrences(said_of(Precision::kFp16, true), "5 backwards in fp16 without a step() or zero_grad()"), 1);
-  EXPECT_THAT(said_of(Precision::kFp16, false), IsEmpty());
-  EXPECT_THAT(said_of(Precision::kBf16, true), IsEmpty());
+  EXPECT_EQ(occurrences(said_of(Precision::kFp16, false), "backwards in fp16"), 0);
+  EXPECT_EQ(occurrences(said_of(Precision::kBf16, true), "backwards in fp16"), 0);
 }
 
 TEST(MovedHandles, AreHandlesStill) {
@@ -200,9 +200,9 @@ TEST(MovedHandles, AreHandlesStill) {
   const auto other_batches = std::move(batches);
 
   int steps = 0;
-  for (auto& batch : batches) {                               // NOLINT(bugprone-use-after-move)
-    accelerator.backward(model(batch.data).square().mean());  // NOLINT(bugprone-use-after-move)
-    optimizer.step();                                         // NOLINT(bugprone-use-after-move)
+  for (auto& batch : batches) {                                      // NOLINT(bugprone-use-after-move)
+    accelerator.backward(model(at::Tensor(batch)).square().mean());  // NOLINT(bugprone-use-after-move)
+    optimizer.step();                                                // NOLINT(bugprone-use-after-move)
     other_optimizer.zero_grad();
     ++steps;
   }

@@ -38,6 +38,8 @@ using testing::run_ranks;
 using testing::run_ranks_collecting;
 namespace fs = std::filesystem;
 
+class CheckpointsRanks : public testing::InFolder {};
+
 bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

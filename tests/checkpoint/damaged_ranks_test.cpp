@@ -34,8 +34,6 @@ void damage(const fs::path& folder, const std::string& tensor) {
   file.put(byte);
 }
 
-class CheckpointsRanks : public testing::InFolder {};
-
 void save_two_checkpoints(const fs::path& folder) {
   run_ranks(2, [&](auto& process) {
     TrainingRun run(process, {2}, folder);
