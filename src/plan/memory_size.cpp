@@ -10,7 +10,6 @@
 #include <limits>
 #include <utility>
 
-#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
 #include "hasten/core/strings.h"
@@ -95,7 +94,7 @@ int64_t parse_bytes(const Bytes& size) {
 }
 
 std::string convert_bytes(int64_t size) {
-  if (size < 1024) return count_text(size, "byte");
+  if (size < 1024) return text(size, " bytes");  // "1 bytes", as Accelerate writes it
   return convert_bytes(static_cast<double>(size));
 }
 

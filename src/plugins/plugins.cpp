@@ -1,6 +1,8 @@
 // See plugins.h.
 #include "hasten/plugins/plugins.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -103,9 +105,23 @@ void Plugins::read_fsdp(const Environment& environment) {
     if (options_.recompute.modules.empty() && fsdp_->auto_wrap_policy == plan::AutoWrapPolicy::kTransformer)
       options_.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
   }
-  if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
   options_.shard = parallel::shard_options(*fsdp_, options_.shard);
+  if (fsdp_->cpu_offload) rest_on_host();
   if (fsdp_->checks_module_states) options_.ddp.sync_module_states = false;
+}
+
+// FSDP's cpu_offload: parameters and the optimizer's state rest on the host.
+void Plugins::rest_on_host() {
+  if (options_.cpu || !at::globalContext().hasCUDA()) {
+    fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
+    return;
+  }
+  auto& shard = options_.shard;
+  using enum parallel::OffloadDevice;
+  if (shard.stage == ShardStage::kNone) return;
+  if (shard.optimizer_offload.device == kNone) shard.optimizer_offload.device = kCpu;
+  if (shard.stage == ShardStage::kParameters && shard.parameter_offload.device == kNone)
+    shard.parameter_offload.device = kCpu;
 }
 
 // FSDP's settings beside the split.

@@ -199,5 +199,21 @@ TEST(RanksOnGpus, SyncBatchNormEqualsTheWholeBatch) {
       quiet_options());
 }
 
+TEST(RanksOnGpus, FsdpsCpuOffloadRestsOnTheHost) {
+  for (const std::string strategy : {"FULL_SHARD", "SHARD_GRAD_OP"}) {
+    AcceleratorOptions options = quiet_options();
+    options.fsdp = plan::FsdpPlugin{.sharding_strategy = strategy, .cpu_offload = true};
+    run_on_gpus(
+        2,
+        [&](Accelerator& accelerator) {
+          const bool is_full = strategy == "FULL_SHARD";
+          EXPECT_EQ(accelerator.options().shard.optimizer_offload.device, parallel::OffloadDevice::kCpu);
+          EXPECT_EQ(accelerator.options().shard.parameter_offload.device,
+                    is_full ? parallel::OffloadDevice::kCpu : parallel::OffloadDevice::kNone);
+        },
+        options);
+  }
+}
+
 }  // namespace
 }  // namespace hasten

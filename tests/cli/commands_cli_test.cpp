@@ -141,7 +141,7 @@ TEST_F(Commands, WordsOfOptionsThatAreNoObjectAreRefused) {
 }
 
 TEST_F(Commands, VerifyNamesTheFileThatIsNoRecord) {
-  const std::string one = write("one.jsonl", "{\"a\": 1}\n");
+  const std::string one = write("one.jsonl", "{\"a\": 1}\nend 9\n");
 
   EXPECT_THAT(run({"verify", "--compare", one, one}).err,
               HasSubstr("'" + one + "', line 1 is no event of a record: there is no key 'rank' in a map of 1 key. It "

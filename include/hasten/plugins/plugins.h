@@ -102,6 +102,7 @@ class Plugins : public std::enable_shared_from_this<Plugins> {
   void read_fsdp(const Environment& environment);
   void read_deepspeed(const Environment& environment);
   void apply(const plan::FsdpPlugin& given);
+  void rest_on_host();
   void apply(const plan::ResolvedDeepSpeed& resolved);
   void report_flops(training::GradientState& gradients, const process::Process& process);
   void apply_monitors(const plan::DeepSpeedConfig& config);

@@ -88,13 +88,13 @@ class Supervision {
     } else if (num_exited_ == workers_.size()) {
       stop(SIGTERM);
     } else {
-      deadline_ = after(options_.kLookInterval);
+      deadline_ = after(options_.kLookDelay);
     }
   }
 
   // The other ranks, which would say that they wait for a stopped one, have ended.
   void look_at_those_left() {
-    deadline_ = after(options_.kLookInterval);
+    deadline_.reset();
     for (size_t i = 0; i < workers_.size(); ++i) {
       Worker& worker = workers_[i];
       if (worker.exited || worker.is_told || !options_.is_stopped(pids_[i])) continue;

@@ -1,7 +1,10 @@
 // See prepare_sharding.h.
 #include "hasten/parallel/shard/prepare_sharding.h"
 
+#include <ATen/Context.h>
+
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 #include "hasten/parallel/clip/clip.h"
 #include "hasten/parallel/clip/clip_async.h"
 #include "hasten/training/step_policy.h"
@@ -49,7 +52,15 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
   const bool in_files = options.optimizer_offload.device == OffloadDevice::kFile ||
                         options.parameter_offload.device == OffloadDevice::kFile;
   if (options.stage == ShardStage::kNone && !always) return nullptr;
-  if (group.world_size() == 1 && !in_files) return nullptr;
+  if (group.world_size() == 1 && !in_files) {
+    const auto is_on_host = [](const OffloadOptions& of) { return of.device == OffloadDevice::kCpu; };
+    if (at::globalContext().hasCUDA() &&
+        (is_on_host(options.optimizer_offload) || is_on_host(options.parameter_offload)))
+      Logger("shard").warning(
+          "optimizer_offload and parameter_offload to the CPU need two ranks or more; one process keeps all on its "
+          "device. Offload to files, or start more processes.");
+    return nullptr;
+  }
   auto sharding = std::make_shared<Sharding>(group, options);
   gradients.step_policies().add(training::StepOrder::kStep, std::make_shared<StepsSlices>(sharding, optimizer));
   return sharding;

@@ -92,10 +92,11 @@ TEST(Supervisor, EndsWithZeroWhenAllWorkersDo) {
 }
 
 TEST(Supervisor, SaysOnceThatAWorkerIsStoppedWhenOthersHaveEnded) {
-  ScriptedProcesses processes({exited(0, 0), gone(0), deadline(), deadline(), deadline(), exited(1, 0), gone(1)});
+  ScriptedProcesses processes({exited(0, 0), gone(0), deadline(), exited(2, 0), gone(2), deadline(), exited(3, 0),
+                               gone(3), deadline(), exited(1, 0), gone(1)});
   std::vector<std::string> notices;
   int looks = 0;
-  const SupervisorOptions options{.num_workers = 2,
+  const SupervisorOptions options{.num_workers = 4,
                                   .notice = [&](const std::string& line) { notices.push_back(line); },
                                   .is_stopped = [&](pid_t pid) { return pid == 101 && ++looks > 1; }};
 

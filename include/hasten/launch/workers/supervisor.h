@@ -114,8 +114,8 @@ struct SupervisorOptions {
   static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
   /// How long a worker that has left the run may take to its own exit code after the failure of another one.
   static constexpr std::chrono::duration<double> kLeavingTime = std::chrono::seconds(5);
-  /// How often workers that are left, when others have ended well, are looked at.
-  static constexpr std::chrono::duration<double> kLookInterval = std::chrono::seconds(5);
+  /// The time behind a worker's good end at which those that are left are looked at.
+  static constexpr std::chrono::duration<double> kLookDelay = std::chrono::seconds(5);
 };
 
 /// Returns true if `signal`, sent to the launcher, requests the end of the run: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All
@@ -131,7 +131,7 @@ bool ends_run(int signal);
 ///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
 ///    no restart. SIGINT while the workers are being stopped for good: SIGKILL at once.
 ///  - Another signal: passed on to the workers.
-///  - Workers have ended well, and one that is left is stopped: `notice` says so, once.
+///  - A worker ends well, and another is stopped kLookDelay later: `notice` says so, once.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
 ///    ended.
 /// Blocks: until every group is gone. Throws: what start and before_attempt throw.

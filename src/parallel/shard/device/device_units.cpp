@@ -314,6 +314,10 @@ void DeviceUnits::set_hold(bool hold) {
 void DeviceUnits::send_masters() {
   const std::lock_guard lock(mutex_);
   const PlainMode plain;
+  // Readers of the stripes, which may be the units themselves, come first.
+  c10::Event read(options_.device.type());
+  read.record(current_stream());
+  read.block(stream_);
   const c10::StreamGuard guard(stream_);
   for (auto& of : units_) {
     if (of.master.defined()) of.stripe.copy_(of.master, /*non_blocking=*/true);
