@@ -130,8 +130,7 @@ void merge(const std::vector<const flight::PageView*>& pages, const std::string&
   merger.end();
   file.close();
   if (!file) throw DataError({"trace"}, output, output, " cannot be written. Look at its folder and its disk.");
-  std::cout << text(output, ": ", count_text(events, "event"), " of ", pages.size(),
-                    pages.size() == 1 ? " rank" : " ranks", '\n');
+  std::cout << text(output, ": ", count_text(events, "event"), " of ", count_text(pages.size(), "rank"), '\n');
 }
 
 }  // namespace

@@ -169,22 +169,30 @@ launcher::CommandLine read_words(const std::string& command, const std::vector<O
   return whole;
 }
 
+namespace {
+
+// A path that is not there is compared as well.
+fs::path canonical(const fs::path& path) {
+  return fs::weakly_canonical(fs::absolute(path));
+}
+
+}  // namespace
+
 bool is_inside(const std::string& path, const std::string& folder) {
-  const auto canonical = [](const std::string& of) { return fs::weakly_canonical(fs::absolute(of)); };
   const fs::path relative = canonical(path).lexically_relative(canonical(folder));
   return !relative.empty() && *relative.begin() != "..";
 }
 
 void require_other_files(const std::string& command, const files::TensorSource& source, const std::string& output) {
-  const auto canonical = [](const fs::path& of) { return fs::weakly_canonical(fs::absolute(of)); };
   const bool is_folder = fs::is_directory(output);
+  const fs::path written = canonical(output);
   std::set<std::string> seen;
   for (const auto& name : source.names()) {
     const auto location = source.location(name);
     if (!location || !seen.insert(location->path).second) continue;
     const fs::path read = canonical(location->path);
     const bool is_shard = read.extension() == ".safetensors" || read.extension() == ".bin";
-    const bool is_taken = is_folder ? is_shard && read.parent_path() == canonical(output) : read == canonical(output);
+    const bool is_taken = is_folder ? is_shard && read.parent_path() == written : read == written;
     if (!is_taken) continue;
     throw UsageError({command}, "'", location->path, "' is read, and the output '", output,
                      "' would take its place or remove it. Give a path elsewhere.");

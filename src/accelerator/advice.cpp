@@ -132,12 +132,11 @@ bool Advice::are_held_back() const {
 
 void Advice::before_step(training::StepContext&) {
   if (!optimizers_.empty()) check_optimizers();
-  if (world_size_ > 1 && are_held_back() && !std::exchange(said_no_sync_, true)) {
-    log_.warning(
-        "a step inside of no_sync(): gradients are those of each rank, so that the ranks' parameters part. Step behind "
-        "the "
-        "scope, after a backward that exchanges.");
-  }
+  if (world_size_ == 1 || said_no_sync_ || !are_held_back()) return;
+  said_no_sync_ = true;
+  log_.warning(
+      "a step inside of no_sync(): gradients are those of each rank, so that the ranks' parameters part. Step "
+      "behind the scope, after a backward that exchanges.");
 }
 
 void Advice::at_end(int num_ranks) const {

@@ -10,11 +10,13 @@
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/standard_error.h"
 
 namespace hasten {
 namespace {
 
 using process::Process;
+using testing::count_of;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -22,19 +24,7 @@ using testing::Mlp;
 using ::testing::Not;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
-
-template <class Fn>
-std::string said_in(const Fn& fn) {
-  ::testing::internal::CaptureStderr();
-  fn();
-  return ::testing::internal::GetCapturedStderr();
-}
-
-int count_of(const std::string& text, const std::string& words) {
-  int count = 0;
-  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
-  return count;
-}
+using testing::said_in;
 
 // `num_steps` steps; `rank_1` is called with rank 1's model after each of them.
 void train(const Accelerator& accelerator, int num_steps, const std::function<void(Mlp&)>& rank_1,

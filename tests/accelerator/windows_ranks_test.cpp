@@ -12,32 +12,22 @@
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
+#include "support/standard_error.h"
 
 namespace hasten {
 namespace {
 
 using process::Process;
+using testing::count_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Mlp;
 using testing::run_ranks;
+using testing::said_in;
 using torch::data::samplers::SequentialSampler;
 
 Process process_of_one() {
   return Process(process::RankInfo{}, comm::Group());
-}
-
-int occurrences(const std::string& text, const std::string& words) {
-  int count = 0;
-  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
-  return count;
-}
-
-template <class Fn>
-std::string captured(const Fn& fn) {
-  ::testing::internal::CaptureStderr();
-  fn();
-  return ::testing::internal::GetCapturedStderr();
 }
 
 enum class Clip { kNorm, kValue };
@@ -126,7 +116,7 @@ TEST(AccumulationWindows, AScopeThatTakesThePlaceOfTheOneBeforeIsRight) {
 
 TEST(AccumulationWindows, OneScopeForManyBatchesIsSaidOnce) {
   const auto said_of = [](bool for_each_batch) {
-    return captured([&] {
+    return said_in([&] {
       Trained run(Accelerator(process_of_one(), of_windows(3)));
       auto batches = run.accelerator.data_loader<SequentialSampler>(data::TensorDataset(torch::ones({16, 8})), 2);
       std::optional<parallel::NoSync> scope;
@@ -139,13 +129,13 @@ TEST(AccumulationWindows, OneScopeForManyBatchesIsSaidOnce) {
     });
   };
 
-  EXPECT_EQ(occurrences(said_of(false), "accumulate() was called once for 4 batches"), 1);
+  EXPECT_EQ(count_of(said_of(false), "accumulate() was called once for 4 batches"), 1);
   EXPECT_THAT(said_of(true), IsEmpty());
 }
 
 TEST(AccumulationWindows, AStepInsideOfNoSyncIsSaidOnce) {
   const auto said_of = [](bool steps_inside) {
-    return captured([&] {
+    return said_in([&] {
       run_ranks(2, [&](Process& process) {
         Trained run{Accelerator(process, {})};
         (void)run.accelerator.data_loader(data::TensorDataset(torch::ones({4})), 2);
@@ -162,13 +152,13 @@ TEST(AccumulationWindows, AStepInsideOfNoSyncIsSaidOnce) {
     });
   };
 
-  EXPECT_EQ(occurrences(said_of(true), "a step inside of no_sync()"), 1);
+  EXPECT_EQ(count_of(said_of(true), "a step inside of no_sync()"), 1);
   EXPECT_THAT(said_of(false), IsEmpty());
 }
 
 TEST(AccumulationWindows, BackwardsInFp16ThatNothingPreparedStepsAreSaidOnce) {
   const auto said_of = [](Precision precision, bool steps_raw) {
-    return captured([&] {
+    return said_in([&] {
       AcceleratorOptions options;
       options.mixed_precision = precision;
       Trained run(Accelerator(process_of_one(), options));
@@ -183,9 +173,9 @@ TEST(AccumulationWindows, BackwardsInFp16ThatNothingPreparedStepsAreSaidOnce) {
     });
   };
 
-  EXPECT_EQ(occurrences(said_of(Precision::kFp16, true), "5 backwards in fp16 without a step() or zero_grad()"), 1);
-  EXPECT_EQ(occurrences(said_of(Precision::kFp16, false), "backwards in fp16"), 0);
-  EXPECT_EQ(occurrences(said_of(Precision::kBf16, true), "backwards in fp16"), 0);
+  EXPECT_EQ(count_of(said_of(Precision::kFp16, true), "5 backwards in fp16 without a step() or zero_grad()"), 1);
+  EXPECT_EQ(count_of(said_of(Precision::kFp16, false), "backwards in fp16"), 0);
+  EXPECT_EQ(count_of(said_of(Precision::kBf16, true), "backwards in fp16"), 0);
 }
 
 TEST(MovedHandles, AreHandlesStill) {
