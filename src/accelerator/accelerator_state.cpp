@@ -21,6 +21,7 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/offload/load/is_dispatched.h"
+#include "hasten/offload/units/move_module.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/layout/stages.h"
 #include "hasten/parallel/shard/build.h"
@@ -310,7 +311,7 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   plugins->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
-  if (place && !is_empty && !splits && !is_dispatched) module.to(process().device());
+  if (place && !is_empty && !splits && !is_dispatched) offload::move_module(module, process().device());
   const bool is_new = !models.contains(module);
   cut(module, is_empty);
   place_optimizers(module, is_new);

@@ -79,7 +79,13 @@ parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
 void Preparation::check_loader(const data::LoaderDescription& mine, bool is_stream) const {
   state_->advice->note_loader();
   const auto& loader = options().loader;
-  if (!loader.allow_empty) data::warn_if_empty(process(), mine);
+  if (!loader.allow_empty) {
+    data::LoaderDescription whole = mine;
+    whole.drop_last = mine.drop_last || loader.drop_last;
+    const int num_shares = loader.split_batches ? 1 : state_->layout.data().world_size();
+    whole.step_samples = mine.batch_size * static_cast<size_t>(num_shares);
+    data::warn_if_empty(process(), whole);
+  }
   // Ranks that are dispatched to need no data.
   if (loader.dispatch_batches.value_or(is_stream && loader.put_on_device)) return;
   if (!state_->operations->is_joining()) data::check_same_loader(process(), mine);

@@ -244,5 +244,17 @@ TEST(AdviceRanks, ADatasetWithoutSamplesIsSaidUnlessAllowed) {
   EXPECT_THAT(prepare_empty(true), IsEmpty());
 }
 
+TEST(AdviceRanks, ADatasetThatDropLastLeavesOutIsSaid) {
+  const auto prepare = [](bool drop_last) {
+    return said_in([&] {
+      const Accelerator accelerator(Process(process::RankInfo{}, comm::Group()), {.loader = {.drop_last = drop_last}});
+      (void)accelerator.data_loader(data::TensorDataset(torch::ones({3})), 4);
+    });
+  };
+
+  EXPECT_THAT(prepare(true), HasSubstr("it has 3 samples, a step on all ranks takes 4"));
+  EXPECT_THAT(prepare(false), IsEmpty());
+}
+
 }  // namespace
 }  // namespace hasten

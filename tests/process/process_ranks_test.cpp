@@ -10,12 +10,15 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "hasten/comm/nested/nested_operations.h"
@@ -96,6 +99,37 @@ HASTEN_PROCESS_CASE(state_forks) {
   process.reset();
   std::printf("children's exit codes: %d, %d\n", beside, exit_code_of_a_child());
   return 0;
+}
+
+HASTEN_PROCESS_CASE(state_forks_and_calls) {
+  Process process;
+  std::array<int, 2> words{};
+  if (pipe(words.data()) != 0) return 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    std::string said = "nothing";
+    try {
+      process.group().barrier();
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    if (write(words[1], said.data(), said.size()) < 0) _exit(1);
+    _exit(0);
+  }
+  close(words[1]);
+  std::string said(4096, ' ');
+  said.resize(static_cast<size_t>(std::max<ssize_t>(read(words[0], said.data(), said.size()), 0)));
+  waitpid(child, nullptr, 0);
+  process.wait_for_everyone();
+  std::printf("the child: %s\n", said.c_str());
+  return 0;
+}
+
+TEST(ProcessFromEnvironment, AForkedChildThatCallsACollectiveIsRefused) {
+  for (const auto& result : run_processes(2, "state_forks_and_calls", {{"ACCELERATE_USE_CPU", "1"}})) {
+    EXPECT_THAT(result.output, HasSubstr("barrier in a child that fork() made of this rank"));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
 }
 
 TEST(ProcessFromEnvironment, AForkedChildEndsByItself) {

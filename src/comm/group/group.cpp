@@ -130,7 +130,7 @@ Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
       logger_("comm", {rank, world_size}) {}
 
 Group::Impl::~Impl() {
-  if (getpid() != owner_) {
+  if (fork_depth() != fork_depth_) {
     // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
     (void)new std::shared_ptr<Backend>(std::move(cpu_));
     (void)new std::shared_ptr<Backend>(std::move(device_));

@@ -3,8 +3,6 @@
 // group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <concepts>
@@ -21,6 +19,7 @@
 #include "comm/backend/backend.h"
 #include "comm/group/call_name.h"
 #include "comm/group/failure_watch.h"
+#include "comm/group/fork_depth.h"
 #include "comm/group/recorded_call.h"
 #include "comm/types/call_label.h"
 #include "comm/types/collective_fingerprint.h"
@@ -99,8 +98,14 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     }
   }
 
+  /// Throws: UsageError in a child that fork() made of the rank.
+  void require_own_process(CallName kind) const {
+    if (fork_depth() != fork_depth_ && !alone()) throw_forked(origin(), kind);
+  }
+
   /// Writes a call into the rank's page. Connects a lazy group. The result is the scope of the call.
   RecordedCall record(OpType type, const std::source_location& site, const RecordedFacts& facts) {
+    require_own_process(type);
     connect();
     return RecordedCall(recorder_.get(), recorder_group_, type, site, facts);
   }
@@ -182,7 +187,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
   friend class detail::Transfers;
 
-  const pid_t owner_ = getpid();
+  const int fork_depth_ = fork_depth();
   /// The recorder of this process, if it has one; and this group's place there, from its meeting on.
   const std::shared_ptr<flight::Recorder> recorder_ = flight::process_recorder();
   int recorder_group_ = -1;

@@ -259,6 +259,7 @@ RecordedCall Group::Impl::record(const std::vector<PointToPoint>& messages, cons
                      .tag = 0,
                      .kind = is_send ? flight::CallKind::kSend : flight::CallKind::kReceive});
   }
+  require_own_process(kSendingAndReceiving);
   connect();
   return RecordedCall(recorder_.get(), recorder_group_, site, facts);
 }

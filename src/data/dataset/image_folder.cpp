@@ -141,7 +141,7 @@ StackedImageFolder::StackedImageFolder(ImageFolder folder) : folder_(std::move(f
 
 torch::data::Example<> StackedImageFolder::get_batch(c10::ArrayRef<size_t> indices) {
   const auto count = static_cast<int64_t>(indices.size());
-  torch::data::Example<> batch(at::empty({count, 3, 0, 0}, at::kFloat), at::empty({count}, at::kLong));
+  torch::data::Example<> batch(at::empty({count, 3, 0, 0}, at::kFloat), empty_rows({count}, at::kLong));
   int64_t height = 0, width = 0;
   for (int64_t i = 0; i < count; ++i) {
     const size_t index = indices[static_cast<size_t>(i)];
@@ -150,7 +150,7 @@ torch::data::Example<> StackedImageFolder::get_batch(c10::ArrayRef<size_t> indic
     if (i == 0) {
       height = image.height();
       width = image.width();
-      batch.data = at::empty({count, 3, height, width}, at::kFloat);
+      batch.data = empty_rows({count, 3, height, width}, at::kFloat);
     } else if (image.height() != height || image.width() != width) {
       throw DataError(kOrigin, folder_.path(index), "images of one batch differ in size: '", folder_.path(indices[0]),
                       "' is ", height, " x ", width, ", '", folder_.path(index), "' is ", image.height(), " x ",

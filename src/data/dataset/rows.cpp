@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "data/dataset/pinned_rows.h"
@@ -32,7 +33,7 @@ at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices) 
   if (!is_plain_memory(values)) return values.index_select(0, index_of(indices).to(values.device()));
   auto shape = values.sizes().vec();
   shape[0] = static_cast<int64_t>(indices.size());
-  const at::Tensor rows = at::empty(shape, values.options().pinned_memory(PinnedRows::are_made()));
+  const at::Tensor rows = empty_rows(shape, values.options());
   const size_t row_bytes = indices.empty() ? 0 : rows.nbytes() / indices.size();
   if (row_bytes == 0) return rows;
   const auto* from = static_cast<const char*>(values.const_data_ptr());
@@ -42,6 +43,25 @@ at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices) 
     to += row_bytes;
   }
   return rows;
+}
+
+at::Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options) {
+  return at::empty(shape, options.pinned_memory(PinnedRows::are_made()));
+}
+
+at::Tensor stack_rows(at::TensorList rows) {
+  const auto like_first = [&](const at::Tensor& row) {
+    return row.is_cpu() && row.layout() == at::kStrided && !row.is_quantized() && !row.requires_grad() &&
+           row.scalar_type() == rows[0].scalar_type();
+  };
+  if (!PinnedRows::are_made() || rows.empty() || !std::all_of(rows.begin(), rows.end(), like_first)) {
+    return at::stack(rows);
+  }
+  auto shape = rows[0].sizes().vec();
+  shape.insert(shape.begin(), static_cast<int64_t>(rows.size()));
+  at::Tensor stacked = empty_rows(shape, rows[0].options());
+  at::stack_out(stacked, rows);
+  return stacked;
 }
 
 void check_index(size_t index, size_t count, std::string_view what) {

@@ -8,6 +8,7 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -45,11 +46,17 @@ void check_same_loader(const process::Process& process, const LoaderDescription&
 }
 
 void warn_if_empty(const process::Process& process, const LoaderDescription& mine) {
-  if (mine.num_samples != size_t{0}) return;
-  Logger("data", {process.rank(), process.world_size()})
-      .warning(text("a loader over a ", mine.dataset,
-                    " has no samples, so that a loop over it makes no step. Look at what the dataset reads, or set "
-                    "LoaderOptions::allow_empty."));
+  if (!mine.num_samples) return;
+  const Logger logger("data", {process.rank(), process.world_size()});
+  if (*mine.num_samples == 0) {
+    logger.warning(text("a loader over a ", mine.dataset,
+                        " has no samples, so that a loop over it makes no step. Look at what the dataset reads, or set "
+                        "LoaderOptions::allow_empty."));
+  } else if (mine.drop_last && *mine.num_samples < mine.step_samples) {
+    logger.warning(text("a loader over a ", mine.dataset, " gives no batch, so that a loop over it makes no step: it has ",
+                        count_text(*mine.num_samples, "sample"), ", a step on all ranks takes ", mine.step_samples,
+                        ", and drop_last leaves the rest out. Use smaller batches, or keep the last one."));
+  }
 }
 
 }  // namespace hasten::data

@@ -3,6 +3,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -128,7 +129,8 @@ struct PinnedRing::Impl {
   std::vector<std::thread> threads;
 };
 
-PinnedRing::PinnedRing(c10::Device device, const PinnedRingOptions& options) {
+PinnedRing::PinnedRing(c10::Device device, PinnedRingOptions options) {
+  if (options.num_threads == 0) options.num_threads = std::clamp(at::get_num_threads(), 2, 8);
   if (options.piece_bytes < 1 || options.num_threads < 1) {
     throw UsageError(Origin{"offload"}, "a ring of ", options.num_threads, " threads with pieces of ",
                      options.piece_bytes, " bytes. Expected at least one of each.");

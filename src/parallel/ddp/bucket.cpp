@@ -69,12 +69,12 @@ void Bucket::detach_view(size_t i) {
 
 void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
   if (taken_[i]) return;
-  const bool keep_graph = at::GradMode::is_enabled();
+  keeps_graph_ = at::GradMode::is_enabled();
   const at::NoGradGuard no_grad;
   taken_[i] = true;
   ++num_taken_;
   at::Tensor& gradient = parameters_[i].mutable_grad();
-  if (settings_.averages) scale = 1;
+  scale_ = settings_.averages ? 1 : scale;
   if (settings_.gradient_allocator) {
     const bool written_in_place = is_same_memory(gradient, slots_[i]) && is_autograds_alone(gradient, arrived);
     if (gradient.defined()) settings_.gradient_allocator->record(places_[i], gradient);
@@ -88,18 +88,25 @@ void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
   if (!gradient.defined()) {
     absent_[i] = true;
     slots_[i].zero_();
-    return;
   }
-  if (gradient.is_alias_of(slots_[i])) {
-    if (scale != 1) gradient.mul_(scale);
-    return;
+  if (!absent_[i] && (is_cpu() || gradient.nbytes() >= kLargeBytes)) {
+    put_scaled(slots_[i], gradient, is_cpu() ? scale_ : 1);
+    put_slot(i);
   }
-  scaled_copy(slots_[i], gradient, scale);
-  if (keep_graph && gradient.requires_grad()) {
-    graphs_[i] = gradient;
-  } else {
-    gradient = slots_[i];
-  }
+  if (!is_cpu() && complete()) collect();
+}
+
+void Bucket::put_slot(size_t i) {
+  at::Tensor& gradient = parameters_[i].mutable_grad();
+  if (absent_[i] || gradient.is_alias_of(slots_[i])) return;
+  if (keeps_graph_ && gradient.requires_grad()) graphs_[i] = gradient;
+  if (!graphs_[i].defined()) gradient = slots_[i];
+}
+
+void Bucket::collect() {
+  fill_slots(slots_, parameters_);
+  if (scale_ != 1) gradients_.mul_(scale_);
+  for (size_t i = 0; i < size(); ++i) put_slot(i);
 }
 
 void Bucket::take_rest(double scale) {

@@ -41,10 +41,10 @@ class Bucket : public ReducerBucket {
   /// Clears the record of gradients that have come.
   void begin_step() override;
 
-  /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A parameter
-  /// without a gradient gets a slot of zeros and its used flag is 0. Its .grad() stays undefined for now. A gradient
-  /// that is part of a graph (create_graph) stays .grad() until settle. `arrived` is the tensor that autograd has just
-  /// put into .grad(), if any.
+  /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). On a device
+  /// small ones wait for the bucket's last gradient, which then takes them all in few kernels. A parameter without a gradient gets a slot of zeros and
+  /// its used flag is 0. Its .grad() stays undefined for now. A gradient that is part of a graph (create_graph) stays
+  /// .grad() until settle. `arrived` is the tensor that autograd has just put into .grad(), if any.
   void take(size_t i, double scale, const at::Tensor& arrived = {}) override;
 
   /// Takes what has not come by itself: gradients left from earlier steps, or nothing.
@@ -71,6 +71,10 @@ class Bucket : public ReducerBucket {
 
  private:
   void lay_out();
+  /// Makes the slot that has parameter i's gradient its .grad().
+  void put_slot(size_t i);
+  /// Copies the gradients of a device into their slots and scales them.
+  void collect();
   /// A slot that is no parameter's .grad() any more, and that the program still holds, becomes the holder's, with its
   /// values as they are. Its place becomes another tensor's.
   void detach_view(size_t i);
@@ -92,6 +96,9 @@ class Bucket : public ReducerBucket {
   /// Gradients that are part of a graph, by parameter.
   std::vector<at::Tensor> graphs_;
   size_t num_taken_ = 0;
+  /// The factor of the step's gradients, and whether autograd records what is made of them.
+  double scale_ = 1;
+  bool keeps_graph_ = false;
   std::optional<comm::Work<>> work_;
 };
 

@@ -102,7 +102,7 @@ void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
   const bool has_tail = tail_bucket_ == kNoBucket && (is_unit || (can_carry_tail(wire) && can_carry_tail(dtype)));
   if (has_tail) tail_bucket_ = bucket;
   const bool on_cpu = tensors.front().is_cpu();
-  const bool averages = on_cpu && wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
+  const bool averages = wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
                         !options_.comm_hook && !options_.gradient_predivide_factor;
   plan_.push_back(std::move(members));
   if (is_unit) {

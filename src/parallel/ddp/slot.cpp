@@ -61,7 +61,22 @@ bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
   return arrived.defined() && gradient.storage().use_count() <= (arrived.is_view() ? 3U : 2U);
 }
 
-void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {
+void fill_slots(const std::vector<at::Tensor>& slots, const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> to, from;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].grad();
+    if (!gradient.defined() || gradient.is_alias_of(slots[i])) continue;
+    to.push_back(slots[i]);
+    from.push_back(gradient.detach());
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
+}
+
+void put_scaled(at::Tensor& to, const at::Tensor& from, double scale) {
+  if (from.is_alias_of(to)) {
+    if (scale != 1) from.mul_(scale);
+    return;
+  }
   const bool alike = to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
                      from.layout() == at::kStrided && to.numel() <= kFew && from.sizes() == to.sizes() &&
                      from.strides() == to.strides() && !from.is_neg();

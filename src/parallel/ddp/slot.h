@@ -12,6 +12,10 @@
 
 namespace hasten::parallel {
 
+/// Bytes of a device's gradient from which on its copy takes longer than the start of a kernel. One that waited for
+/// others would take memory as long.
+inline constexpr size_t kLargeBytes = size_t{128} << 10;
+
 /// Lays out the gradients of `parameters` one behind the other: offsets in elements. If `gradient_allocator` is not
 /// nullptr, gradients that it may serve begin at its alignment. Returns the number of elements.
 int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAllocator* gradient_allocator,
@@ -32,7 +36,10 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
 /// has made none).
 bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived);
 
-/// to = from * scale
-void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale);
+/// Copies the parameters' gradients into their slots, in few kernels. One that is there or undefined is passed over.
+void fill_slots(const std::vector<at::Tensor>& slots, const std::vector<at::Tensor>& parameters);
+
+/// slot = gradient * scale, in place where the gradient is in its slot.
+void put_scaled(at::Tensor& slot, const at::Tensor& gradient, double scale);
 
 }  // namespace hasten::parallel

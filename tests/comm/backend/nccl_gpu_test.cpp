@@ -1,5 +1,8 @@
-// NCCL in a world of one, on a GPU: each collective gives what it should, and the backend closes at once.
+// NCCL in a world of one, on a GPU: each collective gives what it should, and the backend ends.
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
 
 #include "comm/backend/backend.h"
 #include "support/device.h"
@@ -29,6 +32,17 @@ TEST_F(NcclGpu, CollectivesOfOneRankGiveWhatTheyShould) {
   EXPECT_TRUE(gathered.equal(x));
   EXPECT_TRUE(scattered.equal(x));
   EXPECT_TRUE(there.view(at::kFloat).equal(x));
+}
+
+// libtorch's threads end with the group, and kernels under way before them.
+TEST_F(NcclGpu, AGroupWithWorkUnderWayEnds) {
+  if (!nccl_is_built()) GTEST_SKIP() << "there is no NCCL in this build";
+  auto nccl = make_nccl({Store::in_process(), 0, 1, GroupOptions{.timeout = std::chrono::seconds(20)}});
+  const auto values = torch::ones({1 << 24}, kGpu);
+  for (int i = 0; i < 20; ++i) nccl->all_reduce(values, ReduceOp::kSum);
+  auto end = std::async(std::launch::async, [&] { nccl.reset(); });
+  EXPECT_EQ(end.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_TRUE(values.eq(1).all().item<bool>());
 }
 
 }  // namespace

@@ -166,6 +166,8 @@ TEST(Store, AStoppedServerIsWaitedForNoLongerThanTheTimeout) {
   client.set("a", "1");
   client.set("b", "2");
   kill(server, SIGSTOP);
+  int stopped = 0;
+  ASSERT_EQ(waitpid(server, &stopped, WUNTRACED), server);  // it may still answer until then
   // Without a limit the query would wait as long as the server is stopped.
   std::promise<void> answered;
   std::thread rescue([&, end = answered.get_future()] {

@@ -45,5 +45,18 @@ TEST(LoaderComparison, ALoaderWithoutSamplesIsSaidWithItsDatasetsType) {
   EXPECT_THAT(said({}), IsEmpty());
 }
 
+TEST(LoaderComparison, ADatasetSmallerThanAStepThatDropLastLeavesOutIsSaid) {
+  const auto said = [](size_t num_samples, bool drop_last) {
+    ::testing::internal::CaptureStderr();
+    warn_if_empty(process::Process(),
+                  {.dataset = "Images", .num_samples = num_samples, .drop_last = drop_last, .step_samples = 8});
+    return ::testing::internal::GetCapturedStderr();
+  };
+
+  EXPECT_THAT(said(7, true), HasSubstr("it has 7 samples, a step on all ranks takes 8"));
+  EXPECT_THAT(said(8, true), IsEmpty());
+  EXPECT_THAT(said(7, false), IsEmpty());
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -2,11 +2,15 @@
 // while the loop's kernels run.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
+#include <torch/data/transforms/stack.h>
 #include <torch/types.h>
 
 #include <atomic>
+#include <numeric>
 
 #include "data/loader/detail/staging.h"
+#include "hasten/data/dataset/map.h"
+#include "hasten/data/dataset/subset.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
 #include "support/device.h"
@@ -99,6 +103,51 @@ TEST(StagingGpu, RowsAreGatheredIntoTheMemoryThatTheDeviceCopiesFrom) {
     EXPECT_EQ(seen_on(c10::kCPU, true, workers), none);
   }
   EXPECT_FALSE(gather_rows(rows, std::vector<size_t>{1}).is_pinned()) << "of a program's own";
+}
+
+class Samples : public torch::data::datasets::Dataset<Samples> {
+ public:
+  explicit Samples(at::Tensor rows) : rows_(std::move(rows)) {}
+  torch::data::Example<> get(size_t index) override {
+    const auto row = static_cast<int64_t>(index);
+    return {rows_[row], torch::tensor(row)};
+  }
+  std::optional<size_t> size() const override { return rows_.size(0); }
+
+ private:
+  at::Tensor rows_;
+};
+
+// A transform that counts the batches it sees.
+auto counting(std::shared_ptr<Watched::Seen> seen) {
+  return [seen = std::move(seen)](torch::data::Example<> batch) {
+    ++(batch.data.is_pinned() && batch.target.is_pinned() ? seen->pinned : seen->plain);
+    return batch;
+  };
+}
+
+// torch's Stack makes plain memory.
+TEST(StagingGpu, SamplesAreStackedInTheMemoryThatTheDeviceCopiesFrom) {
+  using Stack = torch::data::transforms::Stack<>;
+  const at::Tensor rows = torch::randn({64, 16});
+  const auto check = [&](auto make) {
+    for (const size_t workers : {0, 2}) {
+      const auto seen = std::make_shared<Watched::Seen>();
+      auto ours = loader<SequentialSampler>(make(counting(seen)), DataLoaderOptions(16).workers(workers));
+      ours.prepare(testing::alone_on(kGpu), std::make_shared<training::GradientState>(), {});
+      std::vector<at::Tensor> got;
+      for (auto& batch : ours) got.push_back(batch.data.cpu());
+      EXPECT_TRUE(torch::cat(got).equal(rows));
+      EXPECT_EQ(seen->pinned, 4);
+      EXPECT_EQ(seen->plain, 0);
+    }
+  };
+  std::vector<size_t> all(64);
+  std::iota(all.begin(), all.end(), 0);
+
+  check([&](auto counter) { return data::map(Samples(rows).map(Stack()), counter); });
+  check([&](auto counter) { return data::map(Samples(rows), Stack(), counter); });
+  check([&](auto counter) { return data::map(Subset(Samples(rows).map(Stack()), all), counter); });
 }
 
 TEST(StagingGpu, ABatchIsHeldUnchangedWhileTheLoopGoesOn) {

@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <tuple>
+#include <vector>
+
 #include "support/pretend/counts.h"
 
 namespace hasten::testing::pretend {
@@ -76,6 +80,39 @@ std::vector<at::Tensor> train(c10::Device device) {
 TEST(PretendDevice, AConvolutionNetWithBatchNormTrainsAsOnTheCpu) {
   const auto there = train(kGpu), here = train(c10::kCPU);
   for (size_t i = 0; i < here.size(); ++i) EXPECT_TRUE(torch::allclose(there[i].cpu(), here[i], 1e-5, 1e-5)) << i;
+}
+
+// Gradients of all parameters of a model's squared outputs.
+template <class Model, class Outputs>
+std::vector<at::Tensor> gradients(Model model, const Outputs& outputs, c10::Device device) {
+  for (auto& parameter : model->parameters()) {
+    at::NoGradGuard no_grad;
+    parameter.copy_(torch::linspace(-0.5, 0.5, parameter.numel()).view(parameter.sizes()));
+  }
+  model->to(device);
+  outputs(model).square().sum().backward();
+  std::vector<at::Tensor> found;
+  for (const auto& parameter : model->parameters()) found.push_back(parameter.grad().cpu());
+  return found;
+}
+
+TEST(PretendDevice, RecurrentCellsAndTransposedConvolutionsHaveTheCpusGradients) {
+  const auto cells = [](c10::Device device) {
+    const auto outputs = [&](auto& lstm) {
+      return std::get<0>(lstm->forward(torch::linspace(-1, 1, 4 * 2 * 3).view({4, 2, 3}).to(device)));
+    };
+    return gradients(torch::nn::LSTM(torch::nn::LSTMOptions(3, 5).num_layers(2)), outputs, device);
+  };
+  const auto volumes = [](c10::Device device) {
+    const auto outputs = [&](auto& up) {
+      return up->forward(torch::linspace(-1, 1, 2 * 2 * 27).view({2, 2, 3, 3, 3}).to(device));
+    };
+    return gradients(torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(2, 3, 2).stride(2)), outputs, device);
+  };
+  for (const auto& of : {std::function(cells), std::function(volumes)}) {
+    const auto there = of(kGpu), here = of(c10::kCPU);
+    for (size_t i = 0; i < here.size(); ++i) EXPECT_TRUE(torch::allclose(there[i], here[i], 1e-4, 1e-4)) << i;
+  }
 }
 
 TEST(PretendDevice, ForeachKernelsAndUnscalingRun) {

@@ -196,6 +196,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
                            "_foreach_add_.List", "_foreach_zero_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
   }
+  // libtorch would take the one of a device's library.
+  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
 }
 
 }  // namespace hasten::testing::pretend

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "hasten/data/dataset/detail/stacked_batch.h"
 #include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
@@ -20,7 +21,9 @@ namespace detail {
 
 template <class Batch, class Transform>
 auto transformed(Transform& transform, Batch batch) {
-  if constexpr (requires { transform.apply_batch(std::move(batch)); }) {
+  if constexpr (kStacks<Transform>) {
+    return stack_samples(std::move(batch));
+  } else if constexpr (requires { transform.apply_batch(std::move(batch)); }) {
     return transform.apply_batch(std::move(batch));
   } else if constexpr (std::invocable<Transform&, Batch>) {
     return std::invoke(transform, std::move(batch));

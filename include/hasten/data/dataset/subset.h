@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/data/dataset/detail/stacked_batch.h"
 #include "hasten/data/dataset/rows.h"
 #include "hasten/data/sampler/detail/traits.h"
 
@@ -57,7 +58,7 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
       check_index(position, indices_->size(), "a subset");
       chosen.push_back((*indices_)[position]);
     }
-    return dataset_.get_batch(chosen);
+    return detail::batch_of(dataset_, chosen);
   }
   std::optional<size_t> size() const override { return indices_->size(); }
   /// For a dataset with `set_epoch`; loaders call it before each pass.

@@ -19,13 +19,15 @@ struct LoaderDescription {
   std::optional<size_t> num_samples = {};
   size_t batch_size = 1;
   bool drop_last = false;
+  /// Samples of the ranks' batches together; 0: unknown.
+  size_t step_samples = 0;
 };
 
 /// Compares the loaders that the ranks prepare.
 /// Collective: yes. Blocks: yes. Throws: UsageError on all ranks with the values of two that differ; CommError.
 void check_same_loader(const process::Process& process, const LoaderDescription& mine);
 
-/// Warns of a loader without samples, over which a loop makes no step.
+/// Warns of a loader over which a loop makes no step: without samples, or with fewer than a step takes and drop_last.
 void warn_if_empty(const process::Process& process, const LoaderDescription& mine);
 
 }  // namespace hasten::data

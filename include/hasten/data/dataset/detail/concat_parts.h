@@ -97,7 +97,7 @@ class Part {
   template <class Dataset>
   struct Holder : Held {
     explicit Holder(Dataset dataset) : dataset(std::move(dataset)) {}
-    Batch get_batch(c10::ArrayRef<size_t> samples) override { return dataset.get_batch(samples); }
+    Batch get_batch(c10::ArrayRef<size_t> samples) override { return batch_of(dataset, samples); }
     void set_epoch(uint64_t epoch) override { set_epoch_of(dataset, epoch); }
     std::shared_ptr<Held> copy() const override {
       constexpr bool kCopies =

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "hasten/core/error.h"
+#include "hasten/data/dataset/detail/stacked_batch.h"
 #include "hasten/data/sampler/batch_shard.h"
 
 namespace hasten::data {
@@ -21,12 +22,12 @@ namespace detail {
 template <class Dataset>
 typename Dataset::BatchType fetch(Dataset& dataset, const Indices& indices, const Origin& origin) {
   try {
-    return dataset.get_batch(indices);
+    return detail::batch_of(dataset, indices);
   } catch (...) {
     Indices suspects = indices;
     for (size_t i = 0; indices.size() > 1 && i < indices.size(); ++i) {
       try {
-        dataset.get_batch(Indices{indices[i]});
+        (void)detail::batch_of(dataset, Indices{indices[i]});
       } catch (...) {
         suspects = {indices[i]};
         break;
