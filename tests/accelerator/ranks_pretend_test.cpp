@@ -181,6 +181,28 @@ TEST(RanksOnGpus, BuffersTakeAsManyKernelsOfTheExchangeAsOneBuffer) {
   EXPECT_EQ(many, few);
 }
 
+// A model of some megabytes goes to the device through pinned pieces.
+TEST(RanksOnGpus, SyncBatchNormIsConvertedBeforePrepareMovesTheModel) {
+  const testing::SmallData data(48);
+  const auto make = [&] {
+    torch::manual_seed(4);
+    return torch::nn::Sequential(torch::nn::Linear(data.x.size(1), 40'000), torch::nn::BatchNorm1d(40'000));
+  };
+  torch::nn::Sequential whole = make();
+  whole->forward(data.x);
+  std::vector<torch::nn::Sequential> nets = {make(), make()};
+  run_on_gpus(
+      2,
+      [&](Accelerator& accelerator) {
+        auto net = nets[static_cast<size_t>(accelerator.rank())];
+        parallel::convert_sync_batchnorm(*net, accelerator.group());
+        auto model = accelerator.prepare(net);
+        accelerator.backward(model(share_of(data.x, accelerator)).square().mean());
+        testing::expect_near(testing::values_of({net->buffers()[1]}), {whole->buffers()[1]}, 1e-4);
+      },
+      quiet_options());
+}
+
 TEST(RanksOnGpus, SyncBatchNormEqualsTheWholeBatch) {
   const testing::SmallData data(48);
   torch::nn::Sequential whole(torch::nn::BatchNorm1d(16));

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "hasten/interception/interceptor.h"
 #include "offload/units/pinned_ring.h"
 
 namespace hasten::offload {
@@ -17,7 +18,9 @@ void move_module(torch::nn::Module& module, c10::Device device) {
     const auto note = [&](const std::vector<at::Tensor>& found) {
       for (const at::Tensor& tensor : found) {
         const bool goes = tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided;
-        if (!goes || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+        // libtorch's copy takes an interceptor along, as that of SyncBatchNorm.
+        if (!goes || interception::find_interceptor<interception::Interceptor>(tensor)) continue;
+        if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
         tensors.push_back(tensor);
         values.push_back(tensor.detach());
       }
