@@ -118,10 +118,11 @@ void AcceleratorState::start(const Environment& environment) {
                            .scales_loss = precision->scaler_state().has_value()});
   gradients->step_policies().add(training::StepOrder::kAfter, step_times);
   if (layout.context().world_size() > 1) {
-    step_exchanges->add(layout.sizes().sp > 1 ? "sp" : "cp", layout.context().world_size(),
+    step_exchanges->add(layout.sizes().sp > 1 ? "sp" : "cp", layout.context().world_size(), nullptr,
                         [own = context] { return own.counts(); });
   }
-  if (layout.divides_model()) gradients->step_policies().add(training::StepOrder::kAfter, step_exchanges);
+  if (layout.divides_model())
+    gradients->step_policies().add(training::StepOrder::kAfter, StepExchanges::policy(step_exchanges));
   backward_observers.add(step_times);
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
@@ -370,7 +371,7 @@ void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
                                       .place = layout.place()});
   cut_models[&module] = cut.forward_hook();
   step_exchanges->note_cuts(module, cut.cuts());
-  step_exchanges->add("tp", layout.sizes().tp, [cut] { return cut.counts(); });
+  step_exchanges->add("tp", layout.sizes().tp, &module, [cut] { return cut.counts(); });
   std::vector<std::string> words;
   for (const auto& [name, of] : cut.cuts()) words.push_back(name + " " + parallel::describe(of));
   operations->logger("tensor").info(text("cut over tp ", layout.sizes().tp, ": ", join(words, ", ")));
@@ -380,7 +381,8 @@ void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
 void AcceleratorState::divide(torch::nn::Module& module) {
   pipelines.divide(module);
   const auto* const pipeline = pipelines.find(module);
-  if (pipeline != nullptr) step_exchanges->add("pp", layout.sizes().pp, [own = *pipeline] { return own.counts(); });
+  if (pipeline == nullptr) return;
+  step_exchanges->add("pp", layout.sizes().pp, &module, [own = *pipeline] { return own.counts(); });
 }
 
 void AcceleratorState::place_optimizers(const torch::nn::Module& module, bool is_new) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,18 @@ class Module;
 
 namespace hasten {
 
-class StepExchanges : public training::StepPolicy {
+class StepExchanges {
  public:
-  /// Adds the counts of an axis.
-  void add(const std::string& axis, int ranks, std::function<parallel::ParallelCounts()> counts);
+  /// Returns a policy that ends a step here. It does not keep this object: gradients keep their policies, and may
+  /// outlive the Accelerator and its groups.
+  static std::shared_ptr<training::StepPolicy> policy(const std::shared_ptr<StepExchanges>& exchanges);
+
+  /// Adds the counts of an axis. Those of the same axis and model that were added before go; null: of sequences.
+  void add(const std::string& axis, int ranks, const torch::nn::Module* model,
+           std::function<parallel::ParallelCounts()> counts);
   void note_cuts(const torch::nn::Module& module, const std::map<std::string, parallel::Cut>& cuts);
 
-  void after_step(training::StepContext& context) override;
+  void end_step();
 
   std::vector<ParallelReport::Exchanges> exchanges() const;
   /// Returns the cuts of a model's parameters by name.
@@ -34,6 +40,7 @@ class StepExchanges : public training::StepPolicy {
   struct Counted {
     std::string axis;
     int ranks;
+    const torch::nn::Module* model;
     std::function<parallel::ParallelCounts()> counts;
     parallel::ParallelCounts before = {}, last_step = {};
   };

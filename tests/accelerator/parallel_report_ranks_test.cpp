@@ -131,15 +131,15 @@ TEST(ContextParallelOfTheLoop, GivesWholeTensorsWithoutRanksOfASequence) {
 
 // ---- The report.
 
-struct MlpImpl : torch::nn::Module {
-  MlpImpl() {
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
     register_module("fc1", fc1);
     register_module("fc2", fc2);
   }
   at::Tensor forward(const at::Tensor& x) { return fc2(torch::relu(fc1(x))); }
   torch::nn::Linear fc1{6, 8}, fc2{8, 4};
 };
-TORCH_MODULE(Mlp);
+TORCH_MODULE(TwoLayers);
 
 std::vector<std::string> kinds_of(const parallel::ParallelCounts& counts) {
   std::vector<std::string> words;
@@ -151,7 +151,7 @@ TEST(ParallelReports, HaveCutsAndTheExchangesOfTheLastStep) {
   run_ranks(2, [](process::Process& process) {
     const Accelerator accelerator(process,
                                   {.parallel = {.tp = 2, .tensor_plan = {{"fc1", "colwise"}, {"fc2", "rowwise"}}}});
-    Mlp net;
+    TwoLayers net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
     for (const int rows : {3, 5}) {
@@ -188,7 +188,7 @@ TEST(ParallelReports, HaveCutsAndTheExchangesOfTheLastStep) {
 TEST(ParallelReports, NameOperatorsThatRanOnWholeValues) {
   run_ranks(2, [](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.tp = 2, .tensor_plan = {{"fc1", "colwise"}}}});
-    Mlp net;
+    TwoLayers net;
     auto model = accelerator.prepare(net);
     const at::Tensor cut = net->fc1(at::ones({3, 6}));
     (void)at::linalg_inv(at::matmul(cut.transpose(0, 1), cut) + at::eye(8));
@@ -204,7 +204,7 @@ TEST(ParallelReports, NameOperatorsThatRanOnWholeValues) {
 TEST(ParallelReports, HaveStagesAndTheirMessages) {
   run_ranks(2, [](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.pp = 2, .stages = {"fc2"}, .microbatches = 2}});
-    Mlp net;
+    TwoLayers net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
     for (int step = 0; step < 2; ++step) {
@@ -228,7 +228,7 @@ TEST(ParallelReports, HaveStagesAndTheirMessages) {
 
 TEST(ParallelReports, OfAWholeModelSayThatNothingIsExchanged) {
   const Accelerator accelerator(process::Process(), {.tune_allocator = false});
-  Mlp net;
+  TwoLayers net;
   auto model = accelerator.prepare(net);
   EXPECT_THAT(accelerator.explain_parallel().text(), HasSubstr("nothing is exchanged"));
   EXPECT_THAT(accelerator.explain_parallel().exchanges, ::testing::IsEmpty());
@@ -296,7 +296,7 @@ TEST(PlacesInErrors, StandInThoseOfExchangesOverTheRanksOfAModel) {
   const auto words_of = [](const ParallelOptions& parallel) {
     return run_ranks_collecting(2, [&](process::Process& process) {
       const Accelerator accelerator(process, {.parallel = parallel});
-      Mlp net;
+      TwoLayers net;
       auto model = accelerator.prepare(net);
       if (process.rank() == 1) throw std::runtime_error("this rank ends");
       if (parallel.pp > 1) {
