@@ -20,14 +20,17 @@
 #include <vector>
 
 #include "hasten/accelerator/options.h"
+#include "hasten/accelerator/parallel_report.h"
 #include "hasten/accelerator/preparation.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/project_save.h"
+#include "hasten/comm/mesh/device_mesh.h"
 #include "hasten/data/loader/data_loader.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
 #include "hasten/optim/prepared/prepared_scheduler.h"
+#include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/ddp/no_sync.h"
@@ -112,6 +115,18 @@ class Accelerator {
   bool is_main_process() const noexcept { return process().is_main_process(); }
   bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
   bool is_last_process() const noexcept { return process().is_last_process(); }
+  /// Return this rank's places along the axes of `.parallel`: 0 along an axis of one rank. data_parallel_rank is that
+  /// along dp_replicate, as Accelerate's. Throw: UsageError if the program lays out nothing.
+  int tensor_parallel_rank() const;
+  int data_parallel_rank() const;
+  int data_parallel_shard_rank() const;
+  int pipeline_parallel_rank() const;
+  /// Along cp or sp.
+  int context_parallel_rank() const;
+  /// Returns the axes pp, dp_replicate, dp_shard, cp, sp and tp with their groups, also those of one rank.
+  /// Collective: at the first call where data alone is divided. Blocks: then. Throws: UsageError if the program sets
+  /// no layout; CommError.
+  const comm::DeviceMesh& mesh() const;
   bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
   bool optimizer_step_was_skipped() const noexcept { return gradient_state().optimizer_step_was_skipped(); }
 
@@ -119,12 +134,11 @@ class Accelerator {
 
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world. Returns a handle
   /// for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and
-  /// shared_ptrs share what they point to), rvalues are owned. A model whose last handle is gone is no longer exchanged.
-  /// Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true, false}}, net,
-  /// loader)`.
-  /// Collective: yes, if there is a module or a loader. Blocks: then. Throws: UsageError if the ranks' modules differ,
-  /// naming the first difference, or their loaders' lengths and batch sizes; CommError. A further kind of object has a
-  /// prepare_object of its own (accelerator/preparation.h).
+  /// shared_ptrs share what they point to), rvalues are owned. A model whose last handle is gone is no longer
+  /// exchanged. Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true,
+  /// false}}, net, loader)`. Collective: yes, if there is a module or a loader. Blocks: then. Throws: UsageError if the
+  /// ranks' modules differ, naming the first difference, or their loaders' lengths and batch sizes; CommError. A
+  /// further kind of object has a prepare_object of its own (accelerator/preparation.h).
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     static_assert((Preparable<T> && ...),
@@ -203,6 +217,21 @@ class Accelerator {
                         double scale) { return pipeline.forward_backward(batch, loss, weight, scale); },
                     parallel::weight_of(batch, weight));
   }
+
+  /// Calls `fn` with these tensors, each cut along the dimension of its sequence over cp or sp. Returns what `fn`
+  /// returns: `context_parallel({{ids, 1}, {labels, 1}}, [&](auto ids, auto labels) { … })`. Where neither axis has
+  /// ranks, `fn` gets the tensors themselves. Nothing is written in place, so nothing has to be restored (Accelerate's
+  /// no_restore_buffers). Throws: as parallel::ContextParallel::cut; the exceptions of `fn`.
+  template <size_t N, class Fn>
+  decltype(auto) context_parallel(const parallel::SequenceTensor (&tensors)[N], Fn&& fn) const {
+    return [&]<size_t... I>(std::index_sequence<I...>) -> decltype(auto) {
+      return std::invoke(std::forward<Fn>(fn), cut_sequence(tensors[I])...);
+    }(std::make_index_sequence<N>());
+  }
+  /// Returns how models and sequences are divided over the ranks: modules, cuts and stages. It has the exchanges and
+  /// their bytes in the last step as well, and operators that ran on whole values. For people it is
+  /// `accelerator.explain_parallel().text()`.
+  ParallelReport explain_parallel() const;
 
   /// Opens the scope of one batch, where gradient_accumulation_steps batches make one step. Until the last of them, and
   /// the loader's last, these models keep their gradients on their rank. Prepared optimizers and schedulers wait as
@@ -522,6 +551,7 @@ class Accelerator {
   parallel::SurviveReport run_survived(const parallel::SurviveOptions& options, const parallel::SurvivedLoop& loop,
                                        const std::function<void(int64_t epoch)>& after_epoch) const;
   using PipelineStep = std::function<at::Tensor(const parallel::Pipeline&, double scale)>;
+  at::Tensor cut_sequence(const parallel::SequenceTensor& tensor) const;
   at::Tensor run_step(const PipelineStep& step, std::optional<double> weight) const;
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models) const;

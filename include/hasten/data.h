@@ -5,6 +5,7 @@
 #include "hasten/data/dataset/csv.h"
 #include "hasten/data/dataset/idx.h"
 #include "hasten/data/dataset/image_folder.h"
+#include "hasten/data/dataset/indexed.h"
 #include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/npy.h"
 #include "hasten/data/dataset/rows.h"

@@ -22,6 +22,7 @@
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/channels_last.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
+#include "hasten/plugins/megatron_data.h"
 #include "hasten/process/stop.h"
 #include "hasten/settings/megatron_lm_plugin.h"
 #include "hasten/tracking/run/progress.h"

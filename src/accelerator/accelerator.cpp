@@ -38,6 +38,38 @@ DistributedType Accelerator::distributed_type() const noexcept {
   return state_->distributed_type();
 }
 
+int Accelerator::tensor_parallel_rank() const {
+  return state_->layout.rank_along(plan::Axis::kTp);
+}
+
+int Accelerator::data_parallel_rank() const {
+  return state_->layout.rank_along(plan::Axis::kDpReplicate);
+}
+
+int Accelerator::data_parallel_shard_rank() const {
+  return state_->layout.rank_along(plan::Axis::kDpShard);
+}
+
+int Accelerator::pipeline_parallel_rank() const {
+  return state_->layout.rank_along(plan::Axis::kPp);
+}
+
+int Accelerator::context_parallel_rank() const {
+  return state_->layout.rank_along_sequence();
+}
+
+const comm::DeviceMesh& Accelerator::mesh() const {
+  return state_->layout.mesh();
+}
+
+at::Tensor Accelerator::cut_sequence(const parallel::SequenceTensor& tensor) const {
+  return state_->context.cut(tensor.tensor, tensor.dim);
+}
+
+ParallelReport Accelerator::explain_parallel() const {
+  return state_->explain_parallel();
+}
+
 const plan::DeepSpeedSettings& Accelerator::deepspeed_plugin() const {
   return state_->plugins->selected();
 }

@@ -78,9 +78,11 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, const process::Proce
       advice(std::make_shared<Advice>(operations->logger("accelerator"), layout.data().world_size())),
       verify(open_verify(read.environment, process)),
       data_process(share_process(verify.get(), layout.data_process(process))),
-      context(
-          layout.context(),
-          {.by_heads = layout.sizes().sp > 1, .balance = options.parallel.balance, .strict = options.parallel.strict}),
+      context(layout.context(), {.by_heads = layout.sizes().sp > 1,
+                                 .balance = options.parallel.balance,
+                                 .strict = options.parallel.strict,
+                                 .recompute_exchanges = options.parallel.recompute_exchanges,
+                                 .place = layout.place()}),
       pipelines(layout, stage_layers(*plugins)) {
   start(read.environment);
 }
@@ -116,6 +118,12 @@ void AcceleratorState::start(const Environment& environment) {
                            .stop_on_nonfinite = options.watch.stop_on_nonfinite,
                            .scales_loss = precision->scaler_state().has_value()});
   gradients->step_policies().add(training::StepOrder::kAfter, step_times);
+  if (layout.context().world_size() > 1) {
+    step_exchanges->add(layout.sizes().sp > 1 ? "sp" : "cp", layout.context().world_size(), nullptr,
+                        [own = context] { return own.counts(); });
+  }
+  if (layout.divides_model())
+    gradients->step_policies().add(training::StepOrder::kAfter, StepExchanges::policy(step_exchanges));
   backward_observers.add(step_times);
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
@@ -214,7 +222,8 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();
   plugins->begin_backward(loss);
-  parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
+  const at::Tensor scaled = loss.defined() ? precision->begin_backward(loss) : loss;
+  parallel::at_place(layout.place(), [&] { parallel::backward(scaled, own, context); });
   plugins->end_backward();
   gradients->optimizers().note_backward(!gradients->sync_gradients());
   backward_observers.after(facts);
@@ -353,17 +362,28 @@ void AcceleratorState::require_cuttable(bool is_empty, const std::string& axis) 
 void AcceleratorState::cut(torch::nn::Module& module, bool is_empty) {
   if (models.contains(module)) return;
   if (layout.pipeline().world_size() > 1) require_cuttable(is_empty, text("pp = ", layout.sizes().pp));
-  if (layout.tensor().world_size() == 1) return pipelines.divide(module);
+  if (layout.tensor().world_size() == 1) return divide(module);
   require_cuttable(is_empty, text("tp = ", layout.sizes().tp));
   const parallel::TensorParallel cut(module, layout.tensor(),
                                      {.plan = options.parallel.tensor_plan,
                                       .sequence_parallel = options.parallel.sequence_parallel,
-                                      .strict = options.parallel.strict});
+                                      .strict = options.parallel.strict,
+                                      .recompute_exchanges = options.parallel.recompute_exchanges,
+                                      .place = layout.place()});
   cut_models[&module] = cut.forward_hook();
+  step_exchanges->note_cuts(module, cut.cuts());
+  step_exchanges->add("tp", layout.sizes().tp, &module, [cut] { return cut.counts(); });
   std::vector<std::string> words;
   for (const auto& [name, of] : cut.cuts()) words.push_back(name + " " + parallel::describe(of));
   operations->logger("tensor").info(text("cut over tp ", layout.sizes().tp, ": ", join(words, ", ")));
+  divide(module);
+}
+
+void AcceleratorState::divide(torch::nn::Module& module) {
   pipelines.divide(module);
+  const auto* const pipeline = pipelines.find(module);
+  if (pipeline == nullptr) return;
+  step_exchanges->add("pp", layout.sizes().pp, &module, [own = *pipeline] { return own.counts(); });
 }
 
 void AcceleratorState::place_optimizers(const torch::nn::Module& module, bool is_new) {

@@ -14,9 +14,11 @@
 #include "accelerator/mixed_precision.h"
 #include "accelerator/pipelines.h"
 #include "accelerator/read_options.h"
+#include "accelerator/step_exchanges.h"
 #include "accelerator/step_record.h"
 #include "accelerator/step_times.h"
 #include "hasten/accelerator/options.h"
+#include "hasten/accelerator/parallel_report.h"
 #include "hasten/checkpoint/optimizer_parts.h"
 #include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/ddp/backward.h"
@@ -85,6 +87,7 @@ struct AcceleratorState {
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
   Logger logger(const std::string& name, std::optional<LogLevel> level) const;
   void end_training();
+  ParallelReport explain_parallel() const;
 
   /// The watch of a process that rejoins; null for others, which keep their own.
   std::shared_ptr<const void> process_watch = {};
@@ -111,6 +114,8 @@ struct AcceleratorState {
   std::shared_ptr<StepRecord> step_record =
       std::make_shared<StepRecord>(flight::process_recorder(), process(), gradients);
   std::shared_ptr<StepTimes> step_times = std::make_shared<StepTimes>(gradients);
+  /// The exchanges of the last step between the ranks of a model.
+  std::shared_ptr<StepExchanges> step_exchanges = std::make_shared<StepExchanges>();
   /// Writes down what each step computes (hasten verify); null without HASTEN_VERIFY.
   std::shared_ptr<training::VerifyRecorder> verify;
   training::BackwardObservers backward_observers = {};
@@ -131,6 +136,7 @@ struct AcceleratorState {
   int64_t num_turns() const noexcept;
   Models not_held_back() const;
   void cut(torch::nn::Module& module, bool is_empty);
+  void divide(torch::nn::Module& module);
   void require_evaluation(const torch::nn::Module& module) const;
   void require_cuttable(bool is_empty, const std::string& axis) const;
   parallel::ClipParts clip_parts() const { return {process().group(), layout, sharding}; }

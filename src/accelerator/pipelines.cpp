@@ -110,12 +110,18 @@ void Pipelines::divide(torch::nn::Module& module) {
   }
   if (layers_.is_set()) options.stages = uneven_stages(module, layout_.pipeline().world_size(), layers_);
   options.order_groups = {layout_.model(), layout_.data()};
+  options.place = layout_.place();
   pipelines_.insert_or_assign(&module, parallel::Pipeline(module, layout_.pipeline(), options));
 }
 
 std::shared_ptr<parallel::ForwardHook> Pipelines::forward_hook(const torch::nn::Module& module) const {
   const auto found = pipelines_.find(&module);
   return found == pipelines_.end() ? nullptr : found->second.forward_hook();
+}
+
+const parallel::Pipeline* Pipelines::find(const torch::nn::Module& module) const noexcept {
+  const auto found = pipelines_.find(&module);
+  return found == pipelines_.end() || layout_.pipeline().world_size() == 1 ? nullptr : &found->second;
 }
 
 const parallel::Pipeline& Pipelines::only(const std::vector<torch::nn::Module*>& modules) {

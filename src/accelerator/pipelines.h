@@ -34,6 +34,8 @@ class Pipelines {
   void divide(torch::nn::Module& module);
   /// Returns what is opened round a model's forward; null for a model without stages.
   std::shared_ptr<parallel::ForwardHook> forward_hook(const torch::nn::Module& module) const;
+  /// Returns the pipeline of a model that is divided into stages; null for another one.
+  const parallel::Pipeline* find(const torch::nn::Module& module) const noexcept;
   /// Returns the pipeline whose steps forward_backward runs; of one stage, made here, where models are whole.
   /// Throws: UsageError if there is another number of models than one.
   const parallel::Pipeline& only(const std::vector<torch::nn::Module*>& modules);

@@ -1,6 +1,7 @@
 // See accelerator/read_options.h.
 #include "accelerator/read_options.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,6 +45,19 @@ void refuse_what_is_missing(const Environment& environment) {
                    ", which this version does not have yet. Leave it out, or set it to no.");
 }
 
+// Layers are cut over the ranks of the plugin.
+parallel::ParallelOptions with_plugin(parallel::ParallelOptions options,
+                                      const std::optional<TorchTensorParallelPlugin>& plugin) {
+  if (!plugin) return options;
+  if (options.tp != 1 && options.tp != plugin->tp_size) {
+    throw UsageError(Origin{"accelerator"}, "torch_tp_plugin.tp_size = ", plugin->tp_size,
+                     " beside parallel.tp = ", options.tp,
+                     ": both say over how many ranks layers are cut. Leave one of them out.");
+  }
+  options.tp = plugin->tp_size;
+  return options;
+}
+
 // The launcher's sizes; the program's own count before them.
 parallel::ParallelOptions read_parallel(parallel::ParallelOptions options, const Environment& environment) {
   if (!plan::uses_parallelism_config(environment)) return options;
@@ -72,7 +86,7 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
                      "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
-  options.parallel = read_parallel(options.parallel, environment);
+  options.parallel = read_parallel(with_plugin(options.parallel, options.torch_tp_plugin), environment);
   apply_megatron(options, environment);
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
   if (!options.change_process) {

@@ -48,15 +48,19 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels) {
 
 GptBatch gpt_batch(const TextBatch& batch, const GptBatchOptions& options) {
   GptBatch out;
-  out.tokens = field_of(batch, "input_ids", "GPT").to(at::kLong);
-  const at::Tensor given = find_in(batch, "labels");
+  const at::Tensor text = find_in(batch, "text");
+  const bool is_text = text.defined() && !find_in(batch, "input_ids").defined();
+  out.tokens =
+      is_text ? text.slice(1, 0, text.size(1) - 1).to(at::kLong) : field_of(batch, "input_ids", "GPT").to(at::kLong);
+  const at::Tensor given = is_text ? at::Tensor() : find_in(batch, "labels");
   if (given.defined() && given.sizes() != out.tokens.sizes()) {
     throw UsageError(Origin{"models"}, "labels of GPT have shape [", join(given.sizes()), "], input_ids [",
                      join(out.tokens.sizes()), "]; expected the same. They are shifted by the step.");
   }
   const int64_t samples = out.tokens.size(0), tokens = out.tokens.size(1);
   const at::Tensor last =
-      at::full({samples, 1}, given.defined() ? kNoLabel : options.eos_token_id, out.tokens.options());
+      is_text ? text.slice(1, tokens).to(at::kLong)
+              : at::full({samples, 1}, given.defined() ? kNoLabel : options.eos_token_id, out.tokens.options());
   const at::Tensor all = given.defined() ? given.to(at::kLong) : out.tokens;
   out.labels = at::cat({all.slice(1, 1), last}, 1);
   out.loss_mask = counted(out.labels);

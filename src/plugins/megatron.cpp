@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "hasten/core/error.h"
-#include "hasten/core/sentence.h"
 #include "hasten/core/text.h"
+#include "hasten/settings/megatron_arguments.h"
 #include "hasten/settings/parallelism_config.h"
 
 namespace hasten {
@@ -34,7 +34,6 @@ constexpr Refused kRefused[] = {
     {"no_wd_decay_cond", kGroups},
     {"scale_lr_cond", kGroups},
     {"lr_mult", kGroups},
-    {"megatron_dataset_flag", "read the data with files/folders/indexed_tokens.h"},
     {"no_load_optim", "call load_state with LoadOptions{.optimizer = OptimizerLoad::kSkip}"},
     {"no_save_optim", "save_model saves weights alone"},
     {"use_precision_aware_optimizer", "moments below float32 do not go with parts of parameters; leave it out"},
@@ -125,12 +124,29 @@ void apply_recompute(const plan::MegatronPlugin& plugin, RecomputeOptions& recom
   if (method != "uniform" && method != "block") {
     throw UsageError(kMegatron, "recompute_method is '", method, "'; expected uniform or block.");
   }
-  if (granularity == "selective") return;
   recompute.enabled = true;
+  if (granularity == "selective") {
+    recompute.operators = parallel::attention_operators();
+    return;
+  }
   if (method == "uniform") {
     recompute.region_size = layers;
   } else {
     recompute.max_modules = layers;
+  }
+}
+
+// Arguments of Megatron's own that are options of the run. They count before the program's.
+void apply_others(const plan::MegatronPlugin& plugin, AcceleratorOptions& options) {
+  const auto read = plan::read_megatron_arguments(plugin["other_megatron_args"]);
+  for (const auto& [name, value] : read.options.as_map()) {
+    if (name == "seed") {
+      options.seed = static_cast<uint64_t>(value.as_int());
+    } else if (name == "distributed_timeout_minutes") {
+      options.timeout = std::chrono::minutes(value.as_int());
+    } else if (value.as_bool()) {
+      options.mixed_precision = name == "bf16" ? Precision::kBf16 : Precision::kFp16;
+    }
   }
 }
 
@@ -174,6 +190,9 @@ plan::MegatronScheduleOptions schedule_options(const plan::MegatronPlugin& plugi
                                         .weight_decay_steps = total,
                                         .weight_decay_style = plugin["weight_decay_incr_style"].as_string()};
   options.warmup = length("lr_warmup_iters", "lr_warmup_samples", lengths.warmup_num_steps * step);
+  options.init_lr = plugin["lr_warmup_init"].as_double();
+  options.wsd_style = plugin["lr_wsd_decay_style"].as_string();
+  options.wsd_steps = length("lr_wsd_decay_iters", "lr_wsd_decay_samples", 0);
   if (const auto& fraction = plugin["lr_warmup_fraction"]; !fraction.is_null())
     options.warmup = static_cast<int64_t>(fraction.as_double() * static_cast<double>(options.decay));
   if (options.weight_decay_style == "constant") return options;
@@ -208,16 +227,8 @@ std::optional<plan::MegatronPlugin> read_megatron(const AcceleratorOptions& opti
   if (fields.is_null()) fields = core::Value::map();
   const auto* const others = fields.find("other_megatron_args");
   if (others == nullptr || others->is_null()) return plan::MegatronPlugin(fields, environment);
-  const core::Value own = *others;
-  for (const auto& [name, value] : own.as_map()) {
-    const std::string field = plan::megatron_field(name);
-    if (field.empty()) {
-      throw UsageError(kMegatron, "other_megatron_args: '", name, "' has no counterpart",
-                       guess_end(name, plan::megatron_arguments()), " Leave it out.");
-    }
-    fields[field] = value;
-  }
-  fields["other_megatron_args"] = core::Value();
+  const auto read = plan::read_megatron_arguments(*others);
+  for (const auto& [field, value] : read.fields.as_map()) fields[field] = value;
   return plan::MegatronPlugin(fields, environment);
 }
 
@@ -243,6 +254,7 @@ void apply_megatron(AcceleratorOptions& options, const Environment& environment)
   if (plugin->flag("optimizer_cpu_offload")) options.shard.optimizer_offload.device = parallel::OffloadDevice::kCpu;
   apply_recompute(*plugin, options.recompute);
   apply_tensorboard(*plugin, options);
+  apply_others(*plugin, options);
 }
 
 MegatronStages megatron_stages(const plan::MegatronPlugin& plugin) {
@@ -255,6 +267,7 @@ bool counts_samples(const plan::MegatronPlugin& plugin) {
     return plugin[steps].is_null() && !plugin[samples].is_null();
   };
   return counts("train_iters", "train_samples") || counts("lr_decay_iters", "lr_decay_samples") ||
+         counts("lr_wsd_decay_iters", "lr_wsd_decay_samples") ||
          (counts("lr_warmup_iters", "lr_warmup_samples") && plugin["lr_warmup_fraction"].is_null());
 }
 
@@ -263,8 +276,14 @@ std::vector<std::string> megatron_notes(const plan::MegatronPlugin& plugin) {
   const auto note = [&](bool applies, const char* words) {
     if (applies) notes.emplace_back(words);
   };
-  note(plugin.flag("recompute_activations") && plugin["recompute_granularity"].as_string() == "selective",
-       "recompute_granularity selective: scaled_dot_product_attention keeps no scores, so nothing is computed again");
+  for (const char* const length : {"seq_length", "encoder_seq_length", "decoder_seq_length"}) {
+    if (plugin[length].is_null()) continue;
+    notes.push_back(text(length, " = ", plugin.number(length),
+                         " is the length of a MegatronLmDummyDataLoader's samples; sequences of other loaders have the "
+                         "length that their batches have"));
+  }
+  const auto& others = plan::read_megatron_arguments(plugin["other_megatron_args"]).notes;
+  notes.insert(notes.end(), others.begin(), others.end());
   note(plugin.flag("overlap_cpu_optimizer_d2h_h2d"),
        "overlap_cpu_optimizer_d2h_h2d has no effect: copies of offloaded state overlap the step anyway");
   note(plugin.flag("eod_mask_loss"), "eod_mask_loss is an option of the train step: models::GptBatchOptions");

@@ -41,6 +41,10 @@ core::Value MegatronLmPlugin::fields() const {
   put("lr_mult", lr_mult);
   put("lr_decay_style", lr_decay_style);
   put("weight_decay_incr_style", weight_decay_incr_style);
+  put("lr_wsd_decay_style", lr_wsd_decay_style);
+  put("lr_wsd_decay_iters", lr_wsd_decay_iters);
+  put("lr_wsd_decay_samples", lr_wsd_decay_samples);
+  put("lr_warmup_init", lr_warmup_init);
   put("is_train_batch_min", is_train_batch_min);
   put("eval_iters", eval_iters);
   put("eval_interval", eval_interval);

@@ -80,6 +80,11 @@ const std::vector<Field>& all_fields() {
       {"lr_warmup_samples", kInteger, nullptr},
       {"lr_warmup_fraction", kReal, nullptr},
       {"min_lr", kReal, nullptr, false, 0},
+      // Megatron's own, which the peer's plugin lacks.
+      {"lr_warmup_init", kReal, nullptr, false, 0},
+      {"lr_wsd_decay_style", kText, nullptr, false, "exponential"},
+      {"lr_wsd_decay_iters", kCount, nullptr},
+      {"lr_wsd_decay_samples", kCount, nullptr},
       {"seq_length", kCount, nullptr},
       {"encoder_seq_length", kCount, nullptr},
       {"decoder_seq_length", kCount, nullptr},
@@ -354,7 +359,7 @@ std::vector<std::string> MegatronPlugin::remarks() const {
   }
   for (const auto& [steps, samples] :
        {std::pair("train_iters", "train_samples"), std::pair("lr_decay_iters", "lr_decay_samples"),
-        std::pair("lr_warmup_iters", "lr_warmup_samples")}) {
+        std::pair("lr_warmup_iters", "lr_warmup_samples"), std::pair("lr_wsd_decay_iters", "lr_wsd_decay_samples")}) {
     if (!fields_.at(steps).is_null() && !fields_.at(samples).is_null())
       all.push_back(text(steps, " and ", samples, " are both given; ", steps, " counts."));
   }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +33,8 @@ namespace {
 using core::Value;
 using models::TextBatch;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
@@ -234,6 +238,80 @@ TEST(MegatronOptions, OfMegatronsOwnNamesCountBeforeAll) {
         applied(Value::map({{"other_megatron_args", Value::map({{"tensor_model_paralel_size", 2}})}}));
       },
       ThrowsMessage<UsageError>(HasSubstr("did you mean 'tensor_model_parallel_size'")));
+}
+
+TEST(MegatronOptions, OfMegatronsArgumentsSetOptionsOfTheRun) {
+  const auto others =
+      Value::map({{"seed", 7}, {"bf16", true}, {"distributed_timeout_minutes", 3}, {"overlap_param_gather", true}});
+  const auto options = applied(MegatronLmPlugin{.other_megatron_args = others});
+
+  EXPECT_EQ(options.seed, 7u);
+  EXPECT_EQ(options.mixed_precision, Precision::kBf16);
+  EXPECT_EQ(options.timeout, std::chrono::minutes(3));
+  EXPECT_THAT(megatron_notes(*read_megatron(options, Environment::of({}))),
+              Contains(HasSubstr("overlap_param_gather has no effect")));
+  EXPECT_THAT(
+      [] {
+        applied(MegatronLmPlugin{.other_megatron_args = Value::map({{"hidden_size", 64}})});
+      },
+      ThrowsMessage<UsageError>(HasSubstr("hidden_size (the program makes its model")));
+}
+
+TEST(MegatronOptions, OfLengthsAreNoted) {
+  const auto notes = [](const MegatronLmPlugin& plugin) {
+    return megatron_notes(plan::MegatronPlugin(plugin, Environment::of({})));
+  };
+
+  EXPECT_THAT(notes({.seq_length = 128, .decoder_seq_length = 64}),
+              ElementsAre(AllOf(HasSubstr("seq_length = 128"), HasSubstr("other loaders have the length that their")),
+                          HasSubstr("decoder_seq_length = 64")));
+  EXPECT_THAT(notes({}), ::testing::IsEmpty());
+}
+
+TEST(MegatronOptions, OfSelectiveRecomputationDropWhatSoftmaxAndDropoutGive) {
+  const auto options = applied(MegatronLmPlugin{.recompute_activations = true, .recompute_granularity = "selective"});
+
+  EXPECT_TRUE(options.recompute.enabled);
+  EXPECT_EQ(options.recompute.operators, parallel::attention_operators());
+  EXPECT_EQ(options.recompute.region_size, 0);
+}
+
+TEST(MegatronOptions, OfTheStyleWsdLetTheRateFallAtTheEnd) {
+  const auto rates = [](const MegatronLmPlugin& fields) {
+    torch::nn::Linear net(3, 2);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    AcceleratorOptions options;
+    options.megatron_lm = fields;
+    MegatronScheduler scheduler(sgd, *read_megatron(options, Environment::of({})), {.samples_per_step = 2});
+    std::vector<double> all;
+    for (int step = 0; step < 10; ++step) {
+      all.push_back(std::round(sgd.param_groups()[0].options().get_lr() * 1e6) / 1e6);
+      sgd.step();
+      scheduler.step();
+    }
+    return all;
+  };
+  const auto expected = ElementsAre(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.08, 0.06, 0.04);
+
+  EXPECT_THAT(rates({.train_iters = 10,
+                     .min_lr = 0.02,
+                     .lr_decay_style = "WSD",
+                     .lr_wsd_decay_style = "linear",
+                     .lr_wsd_decay_iters = 4}),
+              expected);
+  EXPECT_THAT(rates({.train_iters = 10,
+                     .min_lr = 0.02,
+                     .lr_decay_style = "WSD",
+                     .lr_wsd_decay_style = "linear",
+                     .lr_wsd_decay_samples = 8}),
+              expected);
+  EXPECT_THAT(rates({.train_iters = 10,
+                     .min_lr = 0.02,
+                     .lr_decay_style = "WSD",
+                     .other_megatron_args = Value::map({{"lr_wsd_decay_style", "linear"}, {"lr_wsd_decay_iters", 4}})}),
+              expected);
+  EXPECT_THAT([&] { rates({.train_iters = 10, .lr_decay_style = "WSD"}); },
+              ThrowsMessage<UsageError>(HasSubstr("lr_wsd_decay_iters")));
 }
 
 TEST(MegatronOptions, WithoutCounterpartAreRefusedTogetherWithRemedies) {

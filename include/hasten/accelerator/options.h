@@ -27,6 +27,7 @@
 #include "hasten/precision/policy.h"
 #include "hasten/settings/deepspeed_plugin.h"
 #include "hasten/settings/fsdp_plugin.h"
+#include "hasten/settings/parallelism_config.h"
 #include "hasten/tracking/run/trackers.h"
 
 namespace hasten {
@@ -37,6 +38,7 @@ using parallel::ShardOptions;
 using parallel::ShardStage;
 using plan::DeepSpeedPlugin;
 using plan::FsdpPlugin;
+using plan::TorchTensorParallelPlugin;
 using precision::Precision;
 
 /// Accelerate's GradientAccumulationPlugin; its num_steps is AcceleratorOptions::gradient_accumulation_steps.
@@ -117,6 +119,8 @@ struct AcceleratorOptions {
   /// Accelerate's MegatronLMPlugin, instead of sizes in `parallel`: `MegatronLmPlugin{.tp_degree = 2}`, or a map of its
   /// fields. ACCELERATE_USE_MEGATRON_LM and MEGATRON_LM_* set the same (docs/model_parallel.md).
   std::optional<core::Value> megatron_lm = {};
+  /// Accelerate's TorchTensorParallelPlugin: another name of `parallel.tp`, beside which another number is refused.
+  std::optional<TorchTensorParallelPlugin> torch_tp_plugin = {};
   /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
   /// activation_checkpointing sets the same.
   parallel::RecomputeOptions recompute = {};

@@ -44,8 +44,9 @@ struct GptBatch {
   at::Tensor tokens, labels, loss_mask, attention_masked, position_ids;
 };
 /// Takes input_ids [samples, tokens], and labels of the same shape, which are shifted here (-100: no loss). Without
-/// them each token's label is the next one, and the last one's the end of document.
-/// Throws: UsageError for a batch without input_ids, or with labels of another shape.
+/// them each token's label is the next one, and the last one's the end of document. In their place it takes Megatron's
+/// "text" [samples, tokens + 1], whose last token is a label alone (data/dataset/indexed.h).
+/// Throws: UsageError for a batch without either, or with labels of another shape.
 GptBatch gpt_batch(const TextBatch& batch, const GptBatchOptions& options);
 
 struct BertBatch {

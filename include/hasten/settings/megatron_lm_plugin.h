@@ -43,6 +43,11 @@ struct MegatronLmPlugin {
                         lr_mult = {};
   /// As plan::MegatronScheduleOptions: style and weight_decay_style.
   std::optional<std::string> lr_decay_style = {}, weight_decay_incr_style = {};
+  /// Megatron's arguments of these names, which Accelerate's plugin lacks. With style "WSD": how the rate falls at the
+  /// end, and how long that is. The rate with which the warm-up begins.
+  std::optional<std::string> lr_wsd_decay_style = {};
+  std::optional<int64_t> lr_wsd_decay_iters = {}, lr_wsd_decay_samples = {};
+  std::optional<double> lr_warmup_init = {};
   /// True: the smallest batch of several loaders counts for samples, else the largest.
   std::optional<bool> is_train_batch_min = {};
   std::optional<int64_t> eval_iters = {}, eval_interval = {};
@@ -56,7 +61,7 @@ struct MegatronLmPlugin {
   std::optional<bool> no_load_optim = {}, no_save_optim = {}, set_all_logging_options = {};
   std::optional<std::string> tensorboard_dir = {};
 
-  /// A map of arguments by Megatron's own names, which count before all; null: none.
+  /// A map of arguments by Megatron's own names (megatron_arguments.h), which count before all; null: none.
   core::Value other_megatron_args = {};
 
   /// Returns the fields that are set, by their names.

@@ -27,6 +27,11 @@ struct ParallelismConfig {
   std::optional<std::string> sp_attn_implementation = {};
 };
 
+/// Accelerate's TorchTensorParallelPlugin, an older way of saying tp_size. The ranks' mesh is made of the sizes.
+struct TorchTensorParallelPlugin {
+  int tp_size = 1;
+};
+
 /// The values after all settings were read.
 struct ResolvedParallelism {
   int64_t dp_replicate = 1, dp_shard = 1, cp = 1, sp = 1, tp = 1;

@@ -24,7 +24,9 @@ ContextParallel::ContextParallel(comm::Group group, const ContextParallelOptions
                                                .order = 1,
                                                .strict = options.strict,
                                                .attention = attention,
-                                               .zigzag = options.balance});
+                                               .zigzag = options.balance,
+                                               .recompute_exchanges = options.recompute_exchanges,
+                                               .place = options.place});
 }
 
 at::Tensor ContextParallel::cut(const at::Tensor& whole, int64_t dim) const {

@@ -35,13 +35,17 @@ at::Tensor row_of(const int64_t* words, size_t count, int64_t size) {
 
 void Messages::send(const at::Tensor& tensor, int to, int tag) {
   const Unseen unseen;
-  std::erase_if(under_way_, [](auto& work) {
-    if (!work.done()) return false;
-    work.wait();  // an error is this rank's, too
-    return true;
-  });
   const at::Tensor values = tensor.detach().contiguous();
-  under_way_.push_back(group_.send_async(values.is_cpu() ? values : values.cpu(), to, tag));
+  ++sent_.calls;
+  sent_.bytes += static_cast<int64_t>(values.nbytes());
+  at_place(place_, [&] {
+    std::erase_if(under_way_, [](auto& work) {
+      if (!work.done()) return false;
+      work.wait();  // an error is this rank's, too
+      return true;
+    });
+    under_way_.push_back(group_.send_async(values.is_cpu() ? values : values.cpu(), to, tag));
+  });
 }
 
 at::Tensor Messages::receive(const std::vector<int64_t>& sizes, const at::TensorOptions& options, int from,
@@ -49,13 +53,15 @@ at::Tensor Messages::receive(const std::vector<int64_t>& sizes, const at::Tensor
   const Unseen unseen;
   const at::Tensor values = at::empty(sizes, options.device(at::kCPU));
   const auto begin = std::chrono::steady_clock::now();
-  group_.receive_(values, from, tag);
+  at_place(place_, [&] { group_.receive_(values, from, tag); });
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return options.device().is_cpu() ? values : values.to(options.device());
 }
 
 void Messages::finish() {
-  for (auto& work : std::exchange(under_way_, {})) work.wait();
+  at_place(place_, [&] {
+    for (auto& work : std::exchange(under_way_, {})) work.wait();
+  });
 }
 
 void Messages::tell(const std::vector<int64_t>& words, int tag) {

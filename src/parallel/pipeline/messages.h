@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/parallel/layout/rank_place.h"
+#include "hasten/parallel/tensor/parallel_counts.h"
 
 namespace hasten::parallel::pipeline {
 
@@ -19,7 +22,8 @@ inline constexpr int kRecordedTag = 1 << 29, kToldTag = 1 << 30, kHolderTag = kR
 
 class Messages {
  public:
-  explicit Messages(const comm::Group& group) : group_(group.with_check(false)) {}
+  explicit Messages(const comm::Group& group, RankPlace place = {})
+      : group_(group.with_check(false)), place_(std::move(place)) {}
 
   const comm::Group& group() const noexcept { return group_; }
   int rank() const noexcept { return group_.rank(); }
@@ -33,6 +37,8 @@ class Messages {
   double waited_s() const noexcept { return waited_s_; }
   /// Waits for the messages that this rank has sent.
   void finish();
+  /// Returns how many messages this rank has sent so far, and their bytes.
+  ExchangeCount sent() const noexcept { return sent_; }
 
   /// Sends numbers to all other ranks.
   void tell(const std::vector<int64_t>& words, int tag);
@@ -42,6 +48,8 @@ class Messages {
 
  private:
   comm::Group group_;
+  RankPlace place_;
+  ExchangeCount sent_ = {};
   std::vector<comm::Work<>> under_way_ = {};
   mutable double waited_s_ = 0;
 };

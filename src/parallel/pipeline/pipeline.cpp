@@ -224,7 +224,8 @@ void Pipeline::Impl::divide() {
     const interception::PassScope pass;
     broadcast_tensors(values, group);
   }
-  const auto made = std::make_shared<StageAxis>(group, rank_of_stage(), device_of(module), cut_of(module));
+  const auto made = std::make_shared<StageAxis>(pipeline::Messages(group, options.place), rank_of_stage(),
+                                                device_of(module), cut_of(module));
   // Its parameters keep it beyond the last handle.
   axis = std::shared_ptr<StageAxis>(made.get(), [made](StageAxis*) { made->forget_tensors(); });
   std::map<const c10::TensorImpl*, std::set<int>> held_on;
@@ -266,17 +267,20 @@ at::Tensor Pipeline::Impl::share(const at::Tensor& mine, int stage, c10::ScalarT
   const interception::PassScope pass;
   const at::NoGradGuard no_grad;
   const int root = axis->rank_of(stage);
+  const auto broadcast = [&](const at::Tensor& value) {
+    at_place(options.place, [&] { axis->group().broadcast_(value, root); });
+  };
   const at::Tensor sizes = at::zeros({16}, at::kLong);
   if (axis->has(stage)) {
     sizes[0] = mine.dim();
     for (int64_t i = 0; i < mine.dim(); ++i) sizes[i + 1] = mine.size(i);
   }
-  axis->group().broadcast_(sizes, root);
+  broadcast(sizes);
   const auto* const row = sizes.const_data_ptr<int64_t>();
   const at::IntArrayRef shape(row + 1, static_cast<size_t>(row[0]));
   const at::Tensor value =
       axis->has(stage) ? mine.cpu().contiguous() : at::empty(shape, at::TensorOptions(dtype).device(at::kCPU));
-  axis->group().broadcast_(value, root);
+  broadcast(value);
   return value.to(axis->device());
 }
 
@@ -380,7 +384,7 @@ at::Tensor Pipeline::train(const Calls& calls, const std::vector<std::string>& k
   }
   const at::Tensor mean = at::tensor({sum}, at::kDouble);
   const comm::Purpose purpose("pipeline: mean loss");
-  axis.group().all_reduce_(mean);
+  at_place(impl_->options.place, [&] { axis.group().all_reduce_(mean); });
   return mean.squeeze(0).to(at::kFloat);
 }
 
@@ -458,6 +462,15 @@ const plan::PipelineOrder& Pipeline::order(int microbatches) const {
 
 const std::vector<plan::StageCost>& Pipeline::costs() const noexcept {
   return impl_->costs;
+}
+
+ParallelCounts Pipeline::counts() const {
+  ParallelCounts counts;
+  if (!impl_->axis) return counts;
+  const auto sent = impl_->axis->messages().sent();
+  counts.exchanges = sent.calls;
+  if (sent.calls > 0) counts.kinds["message"] = sent;
+  return counts;
 }
 
 at::Tensor value_everywhere(const at::Tensor& value) {

@@ -15,9 +15,13 @@
 
 namespace hasten::parallel::pipeline {
 
-StageAxis::StageAxis(const comm::Group& group, std::vector<int> rank_of_stage, c10::Device device,
+StageAxis::StageAxis(Messages messages, std::vector<int> rank_of_stage, c10::Device device,
                      std::shared_ptr<tensor::CutAxis> cut)
-    : messages_(group), rank_of_stage_(std::move(rank_of_stage)), device_(device), cut_(std::move(cut)), list_(*this) {
+    : messages_(std::move(messages)),
+      rank_of_stage_(std::move(rank_of_stage)),
+      device_(device),
+      cut_(std::move(cut)),
+      list_(*this) {
   const uint64_t seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
   own_random_ =
       at::make_generator<at::CPUGeneratorImpl>(seed * 1000003 + 104729 * static_cast<uint64_t>(rank() + 1)).get_state();

@@ -48,7 +48,7 @@ class StageAxis : public interception::Interceptor,
                   public std::enable_shared_from_this<StageAxis> {
  public:
   /// `rank_of_stage`: the rank of each stage. `cut`: what cuts parameters over tp, outside of which stages are.
-  StageAxis(const comm::Group& group, std::vector<int> rank_of_stage, c10::Device device,
+  StageAxis(Messages messages, std::vector<int> rank_of_stage, c10::Device device,
             std::shared_ptr<tensor::CutAxis> cut);
   ~StageAxis() override;
 

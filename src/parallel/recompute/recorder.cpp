@@ -142,9 +142,13 @@ class RecomputeRecorder::Call {
         const at::Tensor& result = value.toTensor();
         const bool is_written = written_ && i == 0;
         if (!is_written && (is_an_argument(result) || recorder_.ticket_of(result))) continue;
-        if (!call) call = std::make_shared<ReplayedCall>(recorded(), recorder_.mutex_);
-        recorder_.made_.insert_or_assign(storage_impl(result), Made{result.storage().getWeakStorageImpl(), call, i,
-                                                                    result._version(), result.scalar_type()});
+        if (!call) {
+          keep_forgotten();
+          call = std::make_shared<ReplayedCall>(recorded(), recorder_.mutex_);
+        }
+        recorder_.made_.insert_or_assign(storage_impl(result),
+                                         Made{result.storage().getWeakStorageImpl(), call, i, result._version(),
+                                              result.scalar_type(), recorder_.is_chosen(op_)});
       }
     }
     recorder_.settle();
@@ -176,9 +180,19 @@ class RecomputeRecorder::Call {
         written_ = tensors_.size();
       }
       if (!kept.ticket) kept.kept.emplace(tensor, may_go ? recorder_.away_->send(tensor) : nullptr);
+      if (kept.ticket && recorder_.chosen_ && !is_written) originals_.emplace_back(tensors_.size(), tensor);
       tensors_.push_back(std::move(kept));
       return place();
     });
+  }
+
+  // Arguments that autograd has kept while the operator ran are taken from there.
+  void keep_forgotten() {
+    for (const auto& [index, tensor] : originals_) {
+      if (recorder_.find_made(tensor) != nullptr) continue;
+      tensors_[index].ticket.reset();
+      tensors_[index].kept.emplace(tensor);
+    }
   }
 
   bool is_an_argument(const at::Tensor& result) const {
@@ -193,6 +207,8 @@ class RecomputeRecorder::Call {
   const c10::OperatorHandle& op_;
   interception::Stack arguments_;
   std::vector<ReplayArgument> tensors_;
+  // Arguments that have a ticket, by their index of `tensors_`.
+  std::vector<std::pair<size_t, at::Tensor>> originals_;
   std::vector<const c10::StorageImpl*> storages_, written_storages_;
   std::optional<GeneratorState> generator_;
   std::optional<size_t> written_argument_, written_;
@@ -209,11 +225,13 @@ class RecomputeRecorder::OperatorScope {
   OperatorScope(RecomputeRecorder& recorder, const c10::OperatorHandle& op)
       : recorder_(recorder),
         outer_(std::exchange(recorder.pending_, {})),
-        outer_is_libtorchs_(std::exchange(recorder.inside_libtorch_, op.schema().name().starts_with("aten::"))) {
+        outer_is_libtorchs_(std::exchange(recorder.inside_libtorch_, op.schema().name().starts_with("aten::"))),
+        outer_is_chosen_(std::exchange(recorder.inside_chosen_, recorder.is_chosen(op))) {
     ++recorder_.depth_;
   }
   ~OperatorScope() {
     recorder_.inside_libtorch_ = outer_is_libtorchs_;
+    recorder_.inside_chosen_ = outer_is_chosen_;
     if (--recorder_.depth_ == 0) recorder_.pending_.clear();
     recorder_.pending_.insert(recorder_.pending_.end(), outer_.begin(), outer_.end());
   }
@@ -223,12 +241,14 @@ class RecomputeRecorder::OperatorScope {
  private:
   RecomputeRecorder& recorder_;
   std::vector<std::shared_ptr<SavedSlot>> outer_;
-  bool outer_is_libtorchs_;
+  bool outer_is_libtorchs_, outer_is_chosen_;
 };
 
-RecomputeRecorder::RecomputeRecorder(std::optional<Regions> regions, std::shared_ptr<AwayTensors> away)
+RecomputeRecorder::RecomputeRecorder(std::optional<Regions> regions, std::shared_ptr<AwayTensors> away,
+                                     std::shared_ptr<const Names> chosen)
     : regions_(std::move(regions)),
       away_(std::move(away)),
+      chosen_(std::move(chosen)),
       region_(regions_ ? kNoRegion : 0),
       mutex_(std::make_shared<std::recursive_mutex>()) {}
 
@@ -247,9 +267,31 @@ bool RecomputeRecorder::intercept(const c10::OperatorHandle& op, interception::S
   if (!in_region()) return false;
   Call call(*this, op, stack, begin);
   const OperatorScope scope(*this, op);
+  met_chosen_ = met_chosen_ || inside_chosen_;
   interception::call_after(op, stack);
   call.finish(stack);
   return true;
+}
+
+bool RecomputeRecorder::is_chosen(const c10::OperatorHandle& op) const {
+  if (!chosen_) return false;
+  std::string_view name = op.schema().name();
+  name.remove_prefix(std::min(name.find("::") + 2, name.size()));
+  return inside_chosen_ || chosen_->contains(std::string(name));
+}
+
+void RecomputeRecorder::note_made(const at::Tensor& result, const at::Tensor& of, ReplayedCall::Function function) {
+  if (!in_region() || !at::GradMode::is_enabled() || !is_plain(result) || !is_plain(of)) return;
+  if (result.storage().is_alias_of(of.storage())) return;
+  ReplayArgument argument;
+  argument.ticket = ticket_of(of);
+  if (!argument.ticket) argument.kept.emplace(of, away_ ? away_->send(of) : nullptr);
+  ReplayedCall::Recorded recorded;
+  recorded.function = std::move(function);
+  recorded.tensors.push_back(std::move(argument));
+  auto call = std::make_shared<ReplayedCall>(std::move(recorded), mutex_);
+  made_.insert_or_assign(storage_impl(result), Made{result.storage().getWeakStorageImpl(), std::move(call), 0,
+                                                    result._version(), result.scalar_type(), inside_chosen_});
 }
 
 void RecomputeRecorder::enter_region_of(const interception::Stack& stack, size_t begin) {
@@ -266,20 +308,33 @@ void RecomputeRecorder::enter_region_of(const interception::Stack& stack, size_t
 }
 
 std::optional<Ticket> RecomputeRecorder::ticket_of(const at::Tensor& tensor) const {
-  if (!is_plain(tensor)) return std::nullopt;
+  const Made* const made = find_made(tensor);
+  return made == nullptr ? std::nullopt : std::optional(Ticket{made->call, made->result, StridedView(tensor)});
+}
+
+const RecomputeRecorder::Made* RecomputeRecorder::find_made(const at::Tensor& tensor) const {
+  if (!is_plain(tensor)) return nullptr;
   const auto found = made_.find(storage_impl(tensor));
-  if (found == made_.end()) return std::nullopt;
+  if (found == made_.end()) return nullptr;
   const Made& made = found->second;
   // Parts of a split may count versions of their own, from zero; a count beyond the record's is a write that was not
   // seen.
-  if (made.storage.expired() || tensor._version() > made.version || made.dtype != tensor.scalar_type())
-    return std::nullopt;
-  return Ticket{made.call, made.result, StridedView(tensor)};
+  const bool is_known =
+      !made.storage.expired() && tensor._version() <= made.version && made.dtype == tensor.scalar_type();
+  return is_known ? &made : nullptr;
+}
+
+std::optional<Ticket> RecomputeRecorder::droppable(const at::Tensor& tensor) {
+  const Made* const made = find_made(tensor);
+  if (made == nullptr) return std::nullopt;
+  if (!chosen_ || made->is_chosen) return Ticket{made->call, made->result, StridedView(tensor)};
+  made_.erase(storage_impl(tensor));
+  return std::nullopt;
 }
 
 std::shared_ptr<SavedSlot> RecomputeRecorder::save(const at::Tensor& tensor) {
   auto slot = std::make_shared<SavedSlot>();
-  slot->ticket = ticket_of(tensor);
+  slot->ticket = droppable(tensor);
   if (slot->ticket) {
     ++num_dropped;
   } else {
@@ -294,7 +349,7 @@ std::shared_ptr<SavedSlot> RecomputeRecorder::save(const at::Tensor& tensor) {
 void RecomputeRecorder::settle() {
   std::erase_if(pending_, [&](const std::shared_ptr<SavedSlot>& slot) {
     if (slot.use_count() == 1) return true;
-    slot->ticket = ticket_of(slot->kept->now());
+    slot->ticket = droppable(slot->kept->now());
     if (!slot->ticket) return false;
     slot->kept.reset();
     ++num_dropped;

@@ -123,9 +123,12 @@ void ReplayedCall::run() {
   for (const auto& argument : recorded_.arguments) {
     stack.push_back(replace_tensors(argument, [&](const at::Tensor&) { return tensors[next++]; }));
   }
-  {
+  if (recorded_.op) {
     const GeneratorScope generator(recorded_.generator);
-    recorded_.op.callBoxed(&stack);
+    recorded_.op->callBoxed(&stack);
+  } else {
+    const at::NoGradGuard no_grad;
+    stack.emplace_back(recorded_.function(tensors.front()));
   }
   ++num_replayed;
   for (const auto& value : stack)
@@ -134,6 +137,7 @@ void ReplayedCall::run() {
   recorded_.tensors.clear();
   recorded_.arguments.clear();
   recorded_.generator.reset();
+  recorded_.function = {};
 }
 
 int64_t replayed_calls() noexcept {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -90,14 +91,18 @@ c10::IValue replace_tensors(const c10::IValue& value, const Replace& replace) {
 /// One call of an operator. Results are computed at most once and live as long as the call or a ticket of it.
 class ReplayedCall {
  public:
+  /// What another library computes of one tensor, such as an exchange between ranks.
+  using Function = std::function<at::Tensor(const at::Tensor&)>;
   struct Recorded {
-    c10::OperatorHandle op;
+    /// Nothing: `function` is called with the only entry of `tensors`.
+    std::optional<c10::OperatorHandle> op;
     /// Tensors stand for their places only; their values are in `tensors`, in the order of the arguments.
     interception::Stack arguments;
     std::vector<ReplayArgument> tensors;
     std::optional<GeneratorState> generator;
     /// The tensor argument, as an index of `tensors`, that the operator writes to; it is copied first.
     std::optional<size_t> written;
+    Function function = {};
   };
   /// Calls of one thread's region share the mutex: device threads of a backward may want the same one.
   ReplayedCall(Recorded recorded, std::shared_ptr<std::recursive_mutex> mutex);

@@ -132,9 +132,23 @@ void CutAxis::note_gathered(const c10::OperatorHandle& op) {
                     "; it runs on whole values, on every rank."));
 }
 
+void CutAxis::count_exchange(const char* kind, const at::Tensor& value) {
+  const std::lock_guard lock(mutex_);
+  auto& count = exchanges_[kind];
+  ++count.calls;
+  count.bytes += static_cast<int64_t>(value.nbytes());
+}
+
+void CutAxis::reduce_(const at::Tensor& value, comm::ReduceOp op) {
+  count_exchange("sum", value);
+  at_place(options_.place, [&] { group_.all_reduce_(value, op); });
+}
+
 ParallelCounts CutAxis::counts() const {
   const std::lock_guard lock(mutex_);
-  return {num_operators_, num_exchanges_, gathered_};
+  int64_t exchanges = 0;
+  for (const auto& [kind, count] : exchanges_) exchanges += count.calls;
+  return {num_operators_, exchanges, gathered_, exchanges_};
 }
 
 // The default generators are alike on all ranks of a model, and all of them draw. So they alone are what a saved state

@@ -25,6 +25,7 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/parallel/layout/cut.h"
 #include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/rank_place.h"
 #include "hasten/parallel/tensor/parallel_counts.h"
 
 namespace hasten::parallel::tensor {
@@ -50,6 +51,10 @@ struct AxisOptions {
   /// The ranks have their parts of each second block, counted from 0, in reverse order. Cuts have an even number of
   /// blocks then. So of a sequence of two blocks a rank has a part of its beginning and one of its end.
   bool zigzag = false;
+  /// In a recomputed region results of exchanges are dropped, and backward repeats the exchanges.
+  bool recompute_exchanges = false;
+  /// Words for this rank in errors of exchanges.
+  RankPlace place = {};
 };
 
 /// An operator's argument, as a rule reads it.
@@ -114,7 +119,9 @@ class CutAxis : public interception::Interceptor,
 
   /// Notes an operator on cut values, and an exchange, for TensorParallel::counts.
   void count_operator() noexcept { ++num_operators_; }
-  void count_exchange() noexcept { ++num_exchanges_; }
+  void count_exchange(const char* kind, const at::Tensor& value);
+  /// Reduces a value over the ranks, without a gradient. Collective: yes. Blocks: yes. Throws: CommError.
+  void reduce_(const at::Tensor& value, comm::ReduceOp op);
   /// An operator is carried out on whole values: notes it, says it once a name, or refuses it if strict.
   void note_gathered(const c10::OperatorHandle& op);
   ParallelCounts counts() const;
@@ -136,8 +143,9 @@ class CutAxis : public interception::Interceptor,
   /// The words with which data_ptr of a cut value is refused.
   std::string pointer_words_;
   interception::SharedInterceptor list_;
-  std::atomic<int64_t> num_operators_ = 0, num_exchanges_ = 0;
+  std::atomic<int64_t> num_operators_ = 0;
   mutable std::mutex mutex_;
+  std::map<std::string, ExchangeCount> exchanges_;
   std::map<std::string, int64_t> gathered_;
 };
 

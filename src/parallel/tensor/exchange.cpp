@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "parallel/recompute/recorder.h"
 
 namespace hasten::parallel::tensor {
 namespace {
@@ -99,8 +100,25 @@ at::Tensor moved(CutAxis& axis, const at::Tensor& part, const Exchange& what) {
   return at::cat(pieces, what.cut.dim);
 }
 
+// The kind under which an exchange is counted; null for those that exchange nothing.
+const char* counted_as(ExchangeKind kind) {
+  switch (kind) {
+    case ExchangeKind::kSum:
+      return "sum";
+    case ExchangeKind::kGatherForParts:
+    case ExchangeKind::kGather:
+      return "gather";
+    case ExchangeKind::kReduceScatter:
+      return "reduce_scatter";
+    case ExchangeKind::kMove:
+      return "move";
+    default:
+      return nullptr;
+  }
+}
+
 at::Tensor carried_out(CutAxis& axis, const at::Tensor& x, const Exchange& what) {
-  if (what.kind != ExchangeKind::kEnter && what.kind != ExchangeKind::kSlice) axis.count_exchange();
+  if (const char* const kind = counted_as(what.kind)) axis.count_exchange(kind, x);
   switch (what.kind) {
     case ExchangeKind::kEnter:
       return x.view_as(x);
@@ -124,9 +142,22 @@ at::Tensor carried_out(CutAxis& axis, const at::Tensor& x, const Exchange& what)
 
 at::Tensor carry_out(CutAxis& axis, const at::Tensor& x, const Exchange& what) {
   const interception::PassScope pass;
-  const at::Tensor result = carried_out(axis, x, what);
+  const at::Tensor result = at_place(axis.options().place, [&] { return carried_out(axis, x, what); });
   // Autograd refuses writes to views that its functions give, and programs add biases in place.
   return what.kind != ExchangeKind::kEnter && result.is_view() ? result.clone() : result;
+}
+
+// A recomputed region drops the result, and repeats the exchange where backward needs it. All ranks do so in one order,
+// since their backwards take the same steps.
+at::Tensor repeatable(CutAxis& axis, const at::Tensor& x, const Exchange& what, at::Tensor result) {
+  if (!axis.options().recompute_exchanges) return result;
+  auto* const recorder = RecomputeRecorder::current();
+  if (recorder == nullptr) return result;
+  const interception::PassScope pass;
+  recorder->note_made(result, x, [held = axis.shared_from_this(), what](const at::Tensor& again) {
+    return carry_out(*held, again, what);
+  });
+  return result;
 }
 
 // The data of a node of autograd.
@@ -171,9 +202,9 @@ at::Tensor exchange(CutAxis& axis, const at::Tensor& x, const Exchange& what) {
                       place.sizes[static_cast<size_t>(place.cut.dim)]);
   }
   if (!at::GradMode::is_enabled() || !x.requires_grad()) {
-    return what.kind == ExchangeKind::kEnter ? x : carry_out(axis, x, what);
+    return what.kind == ExchangeKind::kEnter ? x : repeatable(axis, x, what, carry_out(axis, x, what));
   }
-  return ExchangeFunction::apply(x, &axis, what);
+  return repeatable(axis, x, what, ExchangeFunction::apply(x, &axis, what));
 }
 
 at::Tensor whole_of(const at::Tensor& value) {

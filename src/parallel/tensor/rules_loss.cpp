@@ -19,8 +19,7 @@ at::Tensor losses_of_classes(RuleCall& call, const Argument& x, const at::Tensor
   const double smoothing = call[kSmoothing].toDouble();
   at::Tensor most = at::full_like(target, -INFINITY, scores.options());
   if (own.size() > 0) most = scores.detach().amax(dim).contiguous().clone();
-  call.axis.group().all_reduce_(most, comm::ReduceOp::kMax);
-  call.axis.count_exchange();
+  call.axis.reduce_(most, comm::ReduceOp::kMax);
   const at::Tensor shifted = scores - most.unsqueeze(dim);
   const at::Tensor total = call.sum(shifted.exp().sum(dim));
   at::Tensor chosen = at::zeros_like(most);

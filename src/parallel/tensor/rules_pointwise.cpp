@@ -111,8 +111,7 @@ void equal_rule(RuleCall& call) {
   const Cut cut = a.is_cut() ? a.cut : b.cut;
   const bool own = call.part(a, cut).equal(call.part(b, cut));
   const at::Tensor all = at::full({}, own ? 1 : 0, at::TensorOptions(at::kInt));
-  call.axis.group().all_reduce_(all, comm::ReduceOp::kMin);
-  call.axis.count_exchange();
+  call.axis.reduce_(all, comm::ReduceOp::kMin);
   call.give_value(all.item<int>() == 1);
 }
 

@@ -74,8 +74,7 @@ struct Exponentials {
 Exponentials exponentials(RuleCall& call, const Argument& x, int64_t dim) {
   at::Tensor most = x.local.detach().amax(dim, true);
   most = most.contiguous().clone();
-  call.axis.group().all_reduce_(most, comm::ReduceOp::kMax);
-  call.axis.count_exchange();
+  call.axis.reduce_(most, comm::ReduceOp::kMax);
   const at::Tensor shifted = x.local - most;
   return {shifted, call.sum(at::exp(shifted).sum(dim, true))};
 }

@@ -115,7 +115,10 @@ TensorParallel::TensorParallel(torch::nn::Module& module, comm::Group group, con
   values.insert(values.end(), buffers.begin(), buffers.end());
   broadcast_tensors(values, group);
   values.clear();
-  axis_ = tensor::make_axis(group, {.sequence_parallel = options.sequence_parallel, .strict = options.strict});
+  axis_ = tensor::make_axis(group, {.sequence_parallel = options.sequence_parallel,
+                                    .strict = options.strict,
+                                    .recompute_exchanges = options.recompute_exchanges,
+                                    .place = options.place});
   parameters_ = std::make_shared<tensor::CutParameters>(Origin{"tensor", group.rank(), parts});
   const at::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {

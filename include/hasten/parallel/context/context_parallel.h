@@ -26,6 +26,15 @@ struct ContextParallelOptions {
   bool balance = false;
   /// An operator without a rule is refused.
   bool strict = false;
+  /// As TensorParallelOptions::recompute_exchanges and place.
+  bool recompute_exchanges = false;
+  RankPlace place = {};
+};
+
+/// A tensor, and the dimension of the sequence in it.
+struct SequenceTensor {
+  at::Tensor tensor;
+  int64_t dim = 1;
 };
 
 /// A value handle. Values that it has cut keep what they need of it.

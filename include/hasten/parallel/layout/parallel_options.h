@@ -32,6 +32,9 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   /// With tp, cp or sp: operators without a rule are refused.
   bool strict = false;
+  /// With tp, cp or sp, and recompute: results of exchanges are dropped, too, and backward repeats the exchanges: more
+  /// to send, less memory.
+  bool recompute_exchanges = false;
   /// With pp and the order kAuto: MiB of activations that a rank may keep; 0: no limit.
   int activation_mib = 0;
   /// With tp: names of modules and how they are cut (parallel/tensor/tensor_plan.h). Empty: by the model's classes.

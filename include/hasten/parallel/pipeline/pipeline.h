@@ -22,7 +22,9 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/comm/nested/nested.h"
+#include "hasten/parallel/layout/rank_place.h"
 #include "hasten/parallel/parameters/forward_scope.h"
+#include "hasten/parallel/tensor/parallel_counts.h"
 #include "hasten/plan/orders.h"
 #include "hasten/plan/simulate.h"
 
@@ -50,6 +52,8 @@ struct PipelineOptions {
   /// The dimension along which each tensor of a batch is split, in the order of comm::map_tensors; -1: every microbatch
   /// has the whole tensor. Tensors without an entry are split along dimension 0.
   std::vector<int64_t> chunk_dims = {};
+  /// Words for this rank in errors of messages.
+  RankPlace place = {};
 };
 
 /// A value handle. The parameters keep what they need of it. The module must outlive it.
@@ -104,6 +108,8 @@ class Pipeline {
   const plan::PipelineOrder& order(int microbatches) const;
   /// Returns the measured cost of each stage, equal on all ranks; empty but with kAuto behind a first forward_backward.
   const std::vector<plan::StageCost>& costs() const noexcept;
+  /// Returns the messages that this rank has sent to other stages; all 0 in a group of one.
+  ParallelCounts counts() const;
 
  private:
   struct Impl;

@@ -45,7 +45,15 @@ struct RecomputeOptions {
   /// On an accelerator, inputs of regions wait in pinned memory of the host and come back ahead of their region's
   /// backward (FSDP's activation offload). Models of the CPU have them there anyway.
   bool offload = false;
+  /// Operators whose results alone are dropped, without "aten::". A result counts if one of them has made it, by itself
+  /// or inside of it. All else stays that autograd keeps (Megatron's selective recomputation: attention_operators()).
+  /// Empty: all results are dropped.
+  std::vector<std::string> operators = {};
 };
+
+/// The operators of attention whose results are as large as its scores: softmax and dropout, in all their forms. The
+/// scores themselves autograd does not keep. scaled_dot_product_attention keeps none of these where it is fused.
+std::vector<std::string> attention_operators();
 
 /// While it exists, what this thread computes with gradients is a region.
 class RecomputeRegion {
@@ -71,8 +79,8 @@ decltype(auto) recompute(Function&& function, Arguments&&... arguments) {
 }
 
 /// Returns the hook that makes regions of a model's forward, for the model's ForwardScopes.
-/// Throws: UsageError naming an entry of `modules` that fits no module; for a num_regions
-/// below 0, or beside region_size; if another autograd engine is installed.
+/// Throws: UsageError naming an entry of `modules` that fits no module, or one of `operators` that is not there; for a
+/// num_regions below 0, or beside region_size; if another autograd engine is installed.
 std::shared_ptr<ForwardHook> recompute_hook(torch::nn::Module& module, const RecomputeOptions& options);
 
 /// Counts of this process since its start, for tests and for looking at what is saved.

@@ -20,6 +20,7 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/parallel/layout/cut.h"
+#include "hasten/parallel/layout/rank_place.h"
 #include "hasten/parallel/parameters/forward_scope.h"
 #include "hasten/parallel/tensor/parallel_counts.h"
 #include "hasten/parallel/tensor/tensor_plan.h"
@@ -39,6 +40,10 @@ struct TensorParallelOptions {
   bool sequence_parallel = false;
   /// An operator without a rule is refused. False: it runs on whole values, with one warning a name.
   bool strict = false;
+  /// In recomputed regions (recompute.h) results of exchanges are dropped, and backward repeats the exchanges.
+  bool recompute_exchanges = false;
+  /// Words for this rank in errors of exchanges.
+  RankPlace place = {};
 };
 
 /// A value handle. The parameters keep what they need of it.
