@@ -81,8 +81,10 @@ int main(int argc, char** argv) {
       hasten::data::loader<torch::data::samplers::RandomSampler>(hasten::data::TensorDataset(make_text(samples)),
                                                                  batch),
       hasten::parallel::DummyScheduler(dummy, {.total_num_steps = total, .warmup_num_steps = total / 10}));
-  accelerator.print("stage ", accelerator.deepspeed_plugin().config.get_value("zero_optimization.stage").as_int(),
-                    ", batches of ", accelerator.deepspeed_plugin().config.get_value("train_batch_size").as_int());
+  // The configuration with what it leaves out: defaults, and the batch number that follows from the others.
+  const auto settings =
+      hasten::plan::resolve_deepspeed(accelerator.deepspeed_plugin().config, accelerator.num_processes());
+  accelerator.print("stage ", settings.stage, ", batches of ", settings.batch.train);
 
   for (int epoch = 0; epoch < epochs; ++epoch) {
     double sum = 0;

@@ -44,6 +44,8 @@ std::string padded(const std::string& word, size_t width, bool left = false) {
 std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
   const int64_t p = input.parameters, world = int64_t{input.ranks_per_host} * input.hosts, a = input.optimizer_bytes;
   const int64_t unit = std::min(input.largest_unit, p), casts = input.compute_bytes < 4 ? p * input.compute_bytes : 0;
+  // Stripes that are stepped on the CPU come in the dtype of computing.
+  const int64_t rests = input.compute_bytes;
   const auto part = [&](int64_t bytes) { return (bytes + world - 1) / world; };
   const auto under_way = [&](int stage) {
     return static_cast<int64_t>(std::ceil(bytes_under_way({.stage = stage,
@@ -53,7 +55,7 @@ std::vector<int64_t> on_devices(const ShardMemoryInput& input) {
   };
   return {
       casts + p * (4 + 4 + a),          p * 8 + part(p * a) + under_way(1), p * 4 + part(p * (4 + a)) + under_way(2),
-      part(p * (8 + a)) + under_way(3), part(p * 4) + under_way(3),         under_way(3)};
+      part(p * (8 + a)) + under_way(3), part(p * rests) + under_way(3),     under_way(3)};
 }
 
 }  // namespace
@@ -97,13 +99,12 @@ const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows
 
 std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows,
                      std::optional<int64_t> limit) {
-  std::string out =
-      text(count_text(input.parameters, "parameter"), " on ", input.hosts,
-           input.hosts == 1 ? " host with " : " hosts with ",
-           input.ranks_per_host, input.ranks_per_host == 1 ? " rank" : " ranks each", ", ",
-           input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", count_text(input.optimizer_bytes, "byte"),
-           " of optimizer state a parameter.\nBytes on each host, and on each device if every rank has one, "
-           "without activations:\n\n");
+  std::string out = text(
+      count_text(input.parameters, "parameter"), " on ", input.hosts, input.hosts == 1 ? " host with " : " hosts with ",
+      input.ranks_per_host, input.ranks_per_host == 1 ? " rank" : " ranks each", ", ",
+      input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", count_text(input.optimizer_bytes, "byte"),
+      " of optimizer state a parameter.\nBytes on each host, and on each device if every rank has one, "
+      "without activations:\n\n");
   const size_t first = 38, width = 13;
   out += padded("", first, true);
   for (const char* title : {"parameters", "gradients", "optimizer", "total", "on disk", "a device"})

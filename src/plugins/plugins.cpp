@@ -9,6 +9,7 @@
 
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
@@ -51,6 +52,22 @@ checkpoint::TagValidation tag_validation_of(const std::string& text) {
   const std::string name = core::upper(text);
   if (name == "IGNORE") return checkpoint::TagValidation::kIgnore;
   return name == "FAIL" ? checkpoint::TagValidation::kFail : checkpoint::TagValidation::kWarn;
+}
+
+bool uses_device(const AcceleratorOptions& options) {
+  return !options.cpu && at::globalContext().hasCUDA();
+}
+
+constexpr const char* kPartition = "zero_optimization.zero_hpz_partition_size";
+
+// hpZ on devices: groups of so many ranks in a row hold all parameters. Hosts with CPUs map them once anyway.
+void split_over_groups(parallel::ShardOptions& options, int64_t size, int world_size) {
+  if (world_size % size != 0) {
+    throw UsageError({"deepspeed"}, kPartition, " is ", size, ", and there are ", count_text(world_size, "rank"),
+                     ". Write the number of GPUs of a host, or another one that divides the ranks.");
+  }
+  options.shard_over = "partition";
+  options.mesh = {{"replicate", static_cast<int>(world_size / size)}, {"partition", static_cast<int>(size)}};
 }
 
 // One line for each value of a configuration: "section.key value".
@@ -112,7 +129,7 @@ void Plugins::read_fsdp(const Environment& environment) {
 
 // FSDP's cpu_offload: parameters and the optimizer's state rest on the host.
 void Plugins::rest_on_host() {
-  if (options_.cpu || !at::globalContext().hasCUDA()) {
+  if (!uses_device(options_)) {
     fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
     return;
   }
@@ -154,7 +171,8 @@ void Plugins::apply(const plan::FsdpPlugin& given) {
   }
   if (fsdp_->activation_checkpointing_offload) {
     options_.recompute.offload = true;
-    fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
+    if (!uses_device(options_))
+      fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
   }
 }
 
@@ -197,6 +215,12 @@ void Plugins::read_deepspeed(const Environment& environment) {
   apply(resolved);
   apply_monitors(first.config);
   options_.shard = options_of(first);
+  if (!options_.shard.shard_over.empty() && base_.shard_over.empty()) {
+    first.notes.push_back(
+        text("zero_hpz_partition_size: on devices gradients and optimizer state are split in groups of ",
+             resolved.count(kPartition),
+             " as well and replicated between them, as by FSDP's HYBRID_SHARD: the same numbers in more memory"));
+  }
 }
 
 // Sections of a configuration beside ZeRO.
@@ -287,7 +311,12 @@ void Plugins::apply_monitors(const plan::DeepSpeedConfig& config) {
 }
 
 parallel::ShardOptions Plugins::options_of(const plan::DeepSpeedSettings& settings) const {
-  return parallel::shard_options(plan::resolve_deepspeed(settings.config, world_size_, false), settings.config, base_);
+  const auto resolved = plan::resolve_deepspeed(settings.config, world_size_, false);
+  auto options = parallel::shard_options(resolved, settings.config, base_);
+  const int64_t partition = resolved.count(kPartition);
+  const bool splits = options.stage == ShardStage::kParameters && options.shard_over.empty() && world_size_ > 1;
+  if (partition > 1 && splits && uses_device(options_)) split_over_groups(options, partition, world_size_);
+  return options;
 }
 
 bool Plugins::splits_later() const noexcept {

@@ -36,8 +36,12 @@ void Plugins::monitor_steps(training::GradientState& gradients, const tracking::
                    });
   if (!any || !process.is_main_process()) return;
   StepMonitorOptions options{.init_kwargs = monitor_kwargs_, .samples_per_step = [front = shared_from_this()] {
-                               const auto batch = front->selected().config.get_value("train_batch_size");
-                               return batch.is_number() ? static_cast<int64_t>(batch.as_double()) : int64_t{1};
+                               const auto& config = front->selected().config;
+                               const auto batch = config.get_value("train_batch_size");
+                               if (batch.is_number()) return static_cast<int64_t>(batch.as_double());
+                               // It follows from the micro batch, if that is there.
+                               const auto numbers = plan::resolve_deepspeed(config, front->world_size_, false).batch;
+                               return std::max<int64_t>(1, numbers.train);
                              }};
   if (!monitor_project_.empty()) options.project = monitor_project_;
   const auto monitor = std::make_shared<StepMonitor>(trackers, std::move(options));

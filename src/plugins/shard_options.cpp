@@ -48,6 +48,7 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
   }
   if (section == "offload_optimizer" && resolved.is_given(path + ".cpuadam_cores_perc"))
     options.step_cores = resolved.real(path + ".cpuadam_cores_perc");
+  if (section == "offload_optimizer") options.ratio = resolved.real(path + ".ratio");
   return options;
 }
 

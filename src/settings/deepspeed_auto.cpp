@@ -1,6 +1,8 @@
 // Fills "auto"; see deepspeed_plugin.h.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
@@ -56,6 +58,15 @@ class AutoValues {
     }
   }
 
+  /// Nothing if the value is no number.
+  std::optional<int64_t> count(const char* key) const {
+    const Value value = config_.get_value(key);
+    if (!value.is_number()) return std::nullopt;
+    const double number = value.as_double();
+    if (std::trunc(number) == number && std::abs(number) < 0x1p63) return value.as_int();
+    throw UsageError(kDeepSpeed, key, " is ", value.to_json(), " in ", config_.source(), "; expected a whole number.");
+  }
+
   void set(const std::string& key, Value value) { config_.fill({{key, std::move(value)}}); }
 
   void micro_batch() {
@@ -89,10 +100,8 @@ class AutoValues {
   }
 
   void batch() {
-    const Value micro = config_.get_value("train_micro_batch_size_per_gpu"),
-                steps = config_.get_value("gradient_accumulation_steps");
-    if (micro.is_number() && steps.is_number())
-      set("train_batch_size", micro.as_int() * steps.as_int() * inputs_.world_size);
+    const auto micro = count("train_micro_batch_size_per_gpu"), steps = count("gradient_accumulation_steps");
+    if (micro && steps) set("train_batch_size", *micro * *steps * inputs_.world_size);
   }
 
   void of_model() {
@@ -130,12 +139,8 @@ class AutoValues {
   }
 
   void equation() const {
-    const auto number = [&](const char* key) -> std::optional<int64_t> {
-      const Value value = config_.get_value(key);
-      return value.is_number() ? std::optional(value.as_int()) : std::nullopt;
-    };
-    const auto train = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu"),
-               steps = number("gradient_accumulation_steps");
+    const auto train = count("train_batch_size"), micro = count("train_micro_batch_size_per_gpu"),
+               steps = count("gradient_accumulation_steps");
     if (train && micro && steps) solve_batch(train, micro, steps, inputs_.world_size);
   }
 

@@ -24,7 +24,7 @@ constexpr const char* kDtypes =
 constexpr double kAnyNumber = -9e18;
 
 constexpr const char* kSlices = "it says how DeepSpeed does inside what slices of one mapping do anyway";
-constexpr const char* kNoGpu = "it is about the path to a GPU";
+constexpr const char* kPinned = "what a GPU copies from is always pinned; on CPUs nothing is copied";
 constexpr const char* kOperators = "the report lists operators, since modules of C++ have no hooks";
 constexpr const char* kUnused = "nothing here corresponds to it";
 constexpr const char* kChangesNumbers = "it changes numbers, and is not built. Leave it out";
@@ -112,7 +112,7 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.sub_group_size", kCount, "1000000000", H},
       {"zero_optimization.cpu_offload", kBool, "null", H},
       {"zero_optimization.cpu_offload_param", kBool, "null", H},
-      {"zero_optimization.cpu_offload_use_pin_memory", kBool, "null", W, kNoGpu},
+      {"zero_optimization.cpu_offload_use_pin_memory", kBool, "null", W, kPinned},
       {"zero_optimization.stage3_prefetch_bucket_size", kCount, "50000000", N},
       {"zero_optimization.stage3_param_persistence_threshold", kCount, "100000", N},
       {"zero_optimization.stage3_model_persistence_threshold", kCount, "9223372036854775807", N},
@@ -154,16 +154,17 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.offload_param.buffer_count", kCount, "5", W, "the page cache holds what is in use"},
       {"zero_optimization.offload_param.buffer_size", kCount, "100000000", W, "the page cache holds what is in use"},
       {"zero_optimization.offload_param.max_in_cpu", kCount, "1000000000", W, "the page cache holds what is in use"},
-      {"zero_optimization.offload_param.pin_memory", kBool, "true", W, kNoGpu},
+      {"zero_optimization.offload_param.pin_memory", kBool, "true", W, kPinned},
       {"zero_optimization.offload_optimizer.device", kChoice, "\"none\"", H, "", 0, "none cpu nvme"},
       {"zero_optimization.offload_optimizer.nvme_path", kText, "null", H},
       {"zero_optimization.offload_optimizer.buffer_count", kCount, "4", H},
-      {"zero_optimization.offload_optimizer.pin_memory", kBool, "true", W, kNoGpu},
+      {"zero_optimization.offload_optimizer.pin_memory", kBool, "true", W, kPinned},
       {"zero_optimization.offload_optimizer.pipeline_read", kBool, "false", W, "tiles are read ahead anyway"},
       {"zero_optimization.offload_optimizer.pipeline_write", kBool, "false", W, "tiles are written behind anyway"},
       {"zero_optimization.offload_optimizer.fast_init", kBool, "false", W, kUnused},
-      {"zero_optimization.offload_optimizer.ratio", kReal, "1.0", W, kNoGpu},
-      {"zero_optimization.offload_optimizer.super_offload", kBool, "false", W, kNoGpu},
+      {"zero_optimization.offload_optimizer.ratio", kReal, "1.0", H},
+      {"zero_optimization.offload_optimizer.super_offload", kBool, "false", W,
+       "a GPU's step on the host overlaps its copies anyway"},
       {"zero_optimization.offload_optimizer.cpuadam_cores_perc", kReal, "0.8", H},
   };
   keys.insert(keys.end(), own.begin(), own.end());
@@ -178,7 +179,7 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"aio.thread_count", kCount, "1", H, "", 1},
       {"aio.single_submit", kBool, "false", W, kUnused},
       {"aio.overlap_events", kBool, "true", W, kUnused},
-      {"aio.use_gds", kBool, "false", W, kNoGpu},
+      {"aio.use_gds", kBool, "false", W, "files are read and written through the host's memory"},
       {"checkpoint", kSection, "{}", H},
       {"checkpoint.tag_validation", kChoice, "\"WARN\"", H, "", 0, "WARN IGNORE FAIL"},
       {"checkpoint.load_universal", kBool, "false", W, "states load on any number of ranks"},

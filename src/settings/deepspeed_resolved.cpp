@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/sentence.h"
 #include "hasten/core/strings.h"
 #include "hasten/core/text.h"
 #include "hasten/settings/deepspeed_config.h"
@@ -343,10 +344,7 @@ class DeepSpeedResolver {
     try {
       resolved_.batch = solve_batch(train, micro, number("gradient_accumulation_steps"), world_size_);
     } catch (const UsageError& error) {
-      std::string words = error.what();
-      words = words.substr(words.find(": ") == std::string::npos || words[0] != '[' ? 0 : words.find("] ") + 2);
-      while (words.ends_with('.')) words.pop_back();
-      problems_.push_back(words);
+      problems_.push_back(inner_words(error.what()));
     }
   }
 

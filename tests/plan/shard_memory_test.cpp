@@ -33,6 +33,9 @@ TEST(ShardMemory, a_device_holds_its_ranks_part_and_the_units_under_way) {
   EXPECT_EQ(rows[3].on_device, 1000 * 16 / 4 + 5 * 10 * 4 + 10);
   EXPECT_EQ(rows[4].on_device, 1000 * 4 / 4 + 5 * 10 * 4 + 10);
   EXPECT_EQ(rows[5].on_device, 5 * 10 * 4 + 10);
+  const auto low =
+      shard_memory({.parameters = 1000, .largest_unit = 10, .ranks_per_host = 2, .hosts = 2, .compute_bytes = 2});
+  EXPECT_EQ(low[4].on_device, 1000 * 2 / 4 + 3 * 10 * 4 + 10 + 2 * 10 * 2);
 }
 
 TEST(ShardMemory, the_first_row_that_fits_is_named) {

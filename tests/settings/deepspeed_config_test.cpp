@@ -114,6 +114,22 @@ TEST(DeepSpeedConfig, a_world_without_processes_is_refused) {
   EXPECT_THROW(fill_auto(settings, {.world_size = 0}), UsageError);
 }
 
+TEST(DeepSpeedConfig, a_batch_size_that_is_no_whole_number_is_named) {
+  for (const std::string key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    DeepSpeedSettings settings;
+    settings.config = config_of(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4})");
+    settings.config.config()[key] = 1.5;
+    settings.writes_accumulation = true;
+    EXPECT_THAT(message_of<UsageError>([&] { fill_auto(settings, {.world_size = 2}); }),
+                AllOf(HasSubstr(key + " is 1.5"), HasSubstr("ds.json"), HasSubstr("a whole number")));
+  }
+}
+
+TEST(DeepSpeedConfig, a_batch_size_that_nothing_gives_is_asked_for_once) {
+  EXPECT_THAT(message_of<UsageError>([&] { resolve_deepspeed(config_of("{}"), 2); }),
+              HasSubstr("ds.json: no batch size is known; expected train_batch_size"));
+}
+
 TEST(DeepSpeedConfig, what_the_engine_lacks_is_refused_by_name) {
   const auto refused = [](const std::string& json) {
     const auto config = config_of(json);
@@ -257,6 +273,7 @@ TEST(DeepSpeedKeys, every_key_stands_in_the_documentation_with_its_answer) {
     ASSERT_NE(row, std::string::npos) << key.path;
     const std::string line = text.substr(row, text.find('\n', row) - row);
     EXPECT_THAT(line, HasSubstr(std::string("| ") + answers[static_cast<int>(key.answer)] + " |")) << line;
+    EXPECT_THAT(line, HasSubstr(key.answer == KeyAnswer::kIgnored ? key.words : ""));
   }
 }
 

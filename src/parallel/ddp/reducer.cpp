@@ -160,7 +160,7 @@ void Reducer::begin() {
   next_bucket_ = 0;
   if (next_order_) build(*std::exchange(next_order_, std::nullopt));
   for (const auto& bucket : buckets_) bucket->begin_step();
-  if (options_.exchange) options_.exchange->begin();
+  if (options_.exchange) options_.exchange->begin(window_.ends());
   if (num_steps_ == 0) arrived_.clear();  // of a backward that was left by an exception
   end_abandoned(buffers_work_);
   if (buffers_.empty()) return;

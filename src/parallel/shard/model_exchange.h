@@ -24,7 +24,7 @@ class ModelExchange : public GradientExchange {
   std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override {
     return model_->make_bucket(unit, settings);
   }
-  void begin() override { model_->begin(); }
+  void begin(bool ends_window) override { model_->begin(ends_window); }
   void finish() override { model_->finish(); }
 
   /// Null before the first place().

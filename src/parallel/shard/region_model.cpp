@@ -307,7 +307,7 @@ std::vector<std::vector<size_t>> RegionModel::units() const {
   return units;
 }
 
-void RegionModel::begin() {
+void RegionModel::begin(bool) {
   pool_->num_launched = 0;
   pool_->pending = nullptr;
   pool_->crossing = nullptr;

@@ -70,7 +70,7 @@ class RegionModel : public ShardedModel {
                                 const std::vector<at::Tensor>& trainable) override;
   std::vector<std::vector<size_t>> units() const override;
   std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override;
-  void begin() override;
+  void begin(bool ends_window) override;
   void finish() override;
 
   std::vector<SharedStorage>& storages() noexcept { return storages_; }

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "hasten/comm/nested/objects.h"
+#include "hasten/comm/shared_region.h"
 #include "hasten/comm/types/purpose.h"
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/offload/load/empty.h"
 
@@ -40,7 +42,8 @@ void ShardedModel::check_same_options(const torch::nn::Module& module) const {
       static_cast<int>(options_.hold), ", ignored '", join(options_.ignored, "', '"), "', param_dtype '",
       options_.param_dtype, "', across hosts ", options_.across_hosts, ", persist_numel ", options_.persist_numel,
       " of at most ", options_.persist_total_numel, ", optimizer state in ", place_text(options_.optimizer_offload),
-      ", parameters in ", place_text(options_.parameter_offload), axes_text(options_));
+      " by ", options_.optimizer_offload.ratio, ", parameters in ", place_text(options_.parameter_offload),
+      axes_text(options_));
   // Values of rank 0 that nothing gives. The others' come from it.
   std::vector<std::string> facts = options_.init ? std::vector<std::string>() : offload::unknown_tensors(module);
   facts.insert(facts.begin(), mine);
@@ -58,9 +61,21 @@ void ShardedModel::check_same_options(const torch::nn::Module& module) const {
                    ". Load a checkpoint into the model, set ShardOptions::init, or make it by accelerator.build.");
 }
 
-void ShardedModel::find_group() {
-  if (options_.shard_over.empty() || replicas_) return;
+void ShardedModel::find_group(bool by_host) {
+  if (replicas_ || (options_.shard_over.empty() && !by_host)) return;
   const Origin origin{"shard", everyone_.rank(), everyone_.world_size()};
+  if (options_.shard_over.empty()) {
+    const auto hosts = comm::ranks_by_host(everyone_);
+    for (const auto& ranks : hosts) {
+      if (ranks.size() == hosts.front().size()) continue;
+      throw UsageError(origin,
+                       "each host is to hold all parameters (across_hosts = false, HYBRID_SHARD), and hosts have ",
+                       hosts.front().size(), " and ", count_text(ranks.size(), "rank"),
+                       ". Start equally many on each host, or split over all ranks (across_hosts = true, FULL_SHARD).");
+    }
+    if (hosts.size() > 1) join_group(hosts);
+    return;
+  }
   if (options_.mesh.empty()) {
     throw UsageError(origin, "shard_over is '", options_.shard_over,
                      "', and ShardOptions::mesh has no axes. Give the ranks as a grid, as {{\"replicate\", -1}, {\"",
@@ -68,21 +83,26 @@ void ShardedModel::find_group() {
   }
   const comm::MeshLayout layout(options_.mesh, everyone_.world_size());
   if (layout.size(options_.shard_over) == everyone_.world_size()) return;
-  std::vector<std::string> others;
-  for (const auto& axis : layout.axes()) {
-    if (axis.name != options_.shard_over) others.push_back(axis.name);
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < everyone_.world_size(); ++rank) {
+    auto ranks = layout.ranks_along(rank, {options_.shard_over});
+    if (ranks.front() == rank) groups.push_back(std::move(ranks));
   }
-  const auto group_along = [&](const std::vector<std::string>& axes) {
-    std::optional<comm::Group> own;
-    for (int rank = 0; rank < everyone_.world_size(); ++rank) {
-      const auto ranks = layout.ranks_along(rank, axes);
-      if (ranks.front() != rank) continue;
-      if (auto made = everyone_.subgroup(ranks)) own = made->with_check(false);
-    }
-    return *own;
-  };
-  group_ = group_along({options_.shard_over});
-  replicas_ = group_along(others);
+  join_group(groups);
+}
+
+void ShardedModel::join_group(const std::vector<std::vector<int>>& groups) {
+  std::optional<comm::Group> own, across;
+  for (const auto& ranks : groups) {
+    if (auto made = everyone_.subgroup(ranks)) own = made->with_check(false);
+  }
+  for (size_t place = 0; place < groups.front().size(); ++place) {
+    std::vector<int> ranks;
+    for (const auto& group : groups) ranks.push_back(group[place]);
+    if (auto made = everyone_.subgroup(ranks)) across = made->with_check(false);
+  }
+  group_ = *own;
+  replicas_ = *across;
 }
 
 bool ShardedModel::is_ignored(const std::string& name) const {

@@ -72,6 +72,13 @@ class ShardedModel : public GradientExchange {
   virtual void exchange_stepped(const IsStepped&) {}
   virtual void finish_step() {}
   virtual void end_step() {}
+  /// Returns the unit of an item that the CPU steps for a device; nothing for others. `send_stepped`: the unit has been
+  /// stepped, and goes to the device while others are.
+  virtual std::optional<size_t> unit_on_host(size_t) const { return std::nullopt; }
+  virtual void send_stepped(size_t) {}
+  /// Gradients that are sums of this group alone, in the middle of a window, become those of all ranks.
+  /// Collective: yes. Throws: CommError.
+  virtual void complete_gradients() {}
   /// Zeros where nothing is filled.
   virtual UnitCounts unit_counts() const { return {}; }
 
@@ -79,9 +86,12 @@ class ShardedModel : public GradientExchange {
   /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError if options differ, or if nothing gives the
   /// values of a tensor.
   void check_same_options(const torch::nn::Module& module) const;
-  /// The groups along the axis, and those across them. Collective: yes, the first time.
-  void find_group();
+  /// The groups along the axis, and those across them. `by_host`: without an axis, each host is a group. Collective:
+  /// yes, the first time. Throws: UsageError for an axis that the mesh lacks, and for hosts of unequal size.
+  void find_group(bool by_host = false);
   bool is_ignored(const std::string& name) const;
+  /// Becomes one of these groups. They have equally many ranks; those of one place in each are replicas.
+  void join_group(const std::vector<std::vector<int>>& groups);
 
   comm::Group everyone_, group_;
   std::optional<comm::Group> replicas_;

@@ -13,6 +13,7 @@
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/clip/clip.h"
+#include "parallel/shard/host_tiles.h"
 #include "parallel/shard/model_exchange.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
@@ -45,6 +46,11 @@ struct Sharding::Impl {
       if (auto region = std::dynamic_pointer_cast<RegionModel>(model)) all.push_back(std::move(region));
     }
     return all;
+  }
+
+  /// Sums that a window makes once are made now, if it is not at its end. Collective: yes.
+  void complete_gradients() {
+    for (const auto& model : alive()) model->complete_gradients();
   }
 
   /// Ranks that share memory meet before one reads another's part. On devices streams keep the order.
@@ -323,7 +329,7 @@ at::Tensor Sharding::full_gradient(const at::Tensor& parameter) const {
   const auto& split = impl_->split();
   const auto found = split.find(parameter.unsafeGetTensorImpl());
   if (found == split.end()) return parameter.grad();
-  const auto* model = dynamic_cast<const DeviceModel*>(found->second.model);
+  auto* model = dynamic_cast<DeviceModel*>(found->second.model);
   return model == nullptr ? parameter.grad() : model->full_gradient(found->second.item);
 }
 
@@ -437,6 +443,9 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   at::Tensor loss;
   if (impl_->tiles && kind == StepKind::kElementwise) {
     step_together(group_, [&] { loss = impl_->tiles->step(optimizer, split, own_step); });
+  } else if (kind == StepKind::kElementwise && steps_on_host(split)) {
+    const StepThreads threads(options_.optimizer_offload, num_local_ranks(regions));
+    loss = step_by_tiles(optimizer, split, own_step, options_.optimizer_offload.tile_numel);
   } else {
     const StepThreads threads(options_.optimizer_offload, num_local_ranks(regions));
     const SlicedStep slices(optimizer, split, kind);
@@ -530,6 +539,7 @@ std::optional<at::Tensor> Sharding::owned_gradient(const at::Tensor& parameter) 
 
 double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) const {
   announce({.kind = ShardCall::Kind::kClipNorm, .parameters = &parameters, .first = max_norm, .second = norm_type});
+  impl_->complete_gradients();
   const auto& split = impl_->split();
   const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
   const double norm =
@@ -543,6 +553,7 @@ double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doub
 void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) const {
   const at::NoGradGuard no_grad;
   announce({.kind = ShardCall::Kind::kClipValue, .parameters = &parameters, .first = limit});
+  impl_->complete_gradients();
   const auto& split = impl_->split();
   const comm::Purpose purpose("clipping of gradients");
   impl_->meet(group_);  // no rank reads gradients any more
@@ -552,12 +563,14 @@ void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, doubl
 
 bool Sharding::has_finite_gradients(const std::vector<at::Tensor>& parameters) const {
   announce({.kind = ShardCall::Kind::kFinite, .parameters = &parameters});
+  impl_->complete_gradients();
   const auto& split = impl_->split();
   const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
   return gradient_norm(parameters, {.owned = owned, .group = impl_->owners(group_)}).finite;
 }
 
 void Sharding::scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const {
+  impl_->complete_gradients();
   const auto& split = impl_->split();
   const comm::Purpose purpose("clipping of gradients");
   impl_->meet(group_);  // no rank reads gradients any more

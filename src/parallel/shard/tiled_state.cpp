@@ -8,6 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "parallel/shard/host_tiles.h"
 #include "parallel/shard/optimizer_state.h"
 
 namespace hasten::parallel::shard {
@@ -174,6 +175,7 @@ at::Tensor TiledState::step(torch::optim::Optimizer& optimizer, const SplitParam
   const at::NoGradGuard no_grad;
   require_space(optimizer, split);
   const auto tiles = cut(optimizer, split);
+  UnitSends sends(tiles, split);
   const auto ahead = static_cast<size_t>(std::max(1, options_.num_buffers - 2));
   at::Tensor loss;
   for (size_t i = 0; i < tiles.size(); ++i) {
@@ -190,6 +192,7 @@ at::Tensor TiledState::step(torch::optim::Optimizer& optimizer, const SplitParam
       if (i == 0) loss = given;
     }
     leave(optimizer, tiles[i], memory);
+    sends.note_stepped(tiles[i]);
   }
   file_.flush();
   return loss;

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "parallel/shard/trained.h"
+#include "parallel/shard/device_nets.h"
 #include "support/device.h"
 #include "support/nccl_double.h"
 
@@ -18,45 +18,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::pretend::counts;
 
-constexpr int64_t kLayers = 16, kWidth = 128, kUnit = kWidth * kWidth + kWidth, kParameters = kLayers * kUnit;
-
-struct TallImpl : torch::nn::Module {
-  std::vector<torch::nn::Linear> layers;
-  TallImpl() {
-    for (int64_t i = 0; i < kLayers; ++i)
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (auto& layer : layers) x = torch::tanh(layer(x));
-    return x;
-  }
-};
-TORCH_MODULE(Tall);
-
-ShardOptions unit_a_layer(ShardStage stage) {
-  ShardOptions options{.stage = stage};
-  options.units = [](const torch::nn::Module& module) {
-    std::vector<std::vector<std::string>> units;
-    for (const auto& child : module.named_children()) units.push_back({child.key() + ".weight", child.key() + ".bias"});
-    return units;
-  };
-  return options;
-}
-
-c10::Device device_of(int rank) {
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(rank)};
-}
-
-// The input has a gradient, so that backward reads every layer.
-void tall_step(Trained<Tall>& t) {
-  t.optimizer->zero_grad();
-  const auto x = torch::ones({4, kWidth}, at::TensorOptions(t.device)).requires_grad_();
-  t.backward(t.net->forward(x).square().mean());
-  t.step();
-}
-
 // Bytes that rank 0 sends in a step, as multiples of those of the parameters, times (W - 1) / W.
-double wire_of(std::optional<ShardOptions> options, int world) {
+double step_wire_of(std::optional<ShardOptions> options, int world) {
   const testing::UsesNcclDouble with_double;
   double found = 0;
   run_ranks(world,
@@ -81,14 +44,14 @@ TEST(DeviceShardWire, AStepSendsWhatThePapersCount) {
   for (const int world : {2, 4}) {
     SCOPED_TRACE(text("world ", world));
     // All-reduce: 2 P b. Stage 1 adds the gathering of stepped parameters.
-    EXPECT_NEAR(wire_of({}, world), 2, 0.04);
-    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kOptimizer), world), 3, 0.06);
-    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kGradients), world), 2, 0.04);
+    EXPECT_NEAR(step_wire_of({}, world), 2, 0.04);
+    EXPECT_NEAR(step_wire_of(unit_a_layer(ShardStage::kOptimizer), world), 3, 0.06);
+    EXPECT_NEAR(step_wire_of(unit_a_layer(ShardStage::kGradients), world), 2, 0.04);
     // The last two units of forward are still there in backward.
-    EXPECT_NEAR(wire_of(unit_a_layer(ShardStage::kParameters), world), 3 - 2.0 / kLayers, 0.06);
+    EXPECT_NEAR(step_wire_of(unit_a_layer(ShardStage::kParameters), world), 3 - 2.0 / kLayers, 0.06);
     auto kept = unit_a_layer(ShardStage::kParameters);
     kept.reshard_after_forward = false;
-    EXPECT_NEAR(wire_of(kept, world), 2, 0.04);
+    EXPECT_NEAR(step_wire_of(kept, world), 2, 0.04);
   }
 }
 

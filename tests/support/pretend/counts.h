@@ -15,6 +15,8 @@ inline constexpr int kMaxDevices = 8;
 /// Plain numbers, which the device changes atomically. A test may set those of the last group.
 struct Counts {
   int64_t kernels = 0, copies = 0;
+  /// Bytes of the copies from the host to a device.
+  int64_t to_device_bytes = 0;
   /// Copies between a device and pinned memory that were left for later.
   int64_t late_copies = 0;
   /// How often the host waited: item(), copies to memory that is not pinned, synchronisation.

@@ -32,6 +32,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const auto device = to_host ? from.device().index() : to.device().index();
   const at::Tensor host = to_host ? to : from;
   add(counted().copies);
+  if (from_host && !to_host) add(counted().to_device_bytes, static_cast<int64_t>(from.nbytes()));
   note_write(to);
   const auto run = [from = from_host ? from : alias_of(from), to = to_host ? to : alias_of(to)] {
     const at::AutoDispatchBelowADInplaceOrView below;

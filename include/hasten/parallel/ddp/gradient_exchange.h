@@ -37,9 +37,9 @@ class GradientExchange {
   /// Starts the exchange of a unit. Collective: yes. Throws: CommError.
   virtual std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) = 0;
 
-  /// A step's exchanges begin; and have all ended on this rank.
+  /// A backward's exchanges begin; and have all ended on this rank. `ends_window`: it is the last one before a step.
   /// Collective: begin no, finish yes. Blocks: finish. Throws: CommError.
-  virtual void begin() = 0;
+  virtual void begin(bool ends_window) = 0;
   virtual void finish() = 0;
 };
 

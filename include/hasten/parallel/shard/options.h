@@ -94,6 +94,9 @@ struct OffloadOptions {
   /// For kCpu: the part of the process's cores that step, divided by the ranks of the host; at least one thread
   /// (DeepSpeed's cpuadam_cores_perc). The threads of everything else stay. 0: they step, too.
   double step_cores = 0;
+  /// For kCpu, of optimizer state on a device: the part of it that rests and is stepped on the CPU, from 0 to 1. The
+  /// rest stays on the device (DeepSpeed's ratio). It is cut between units. On CPUs and for kFile it has no effect.
+  double ratio = 1;
 };
 
 /// Counts of a rank that reads parameters that other hosts keep (ShardOptions::across_hosts).

@@ -127,7 +127,7 @@ void DeviceBucket::launch(const CommHook& hook, const Trailer& tail) {
   sent_on_ = memory.stream();
   if (model_.group().world_size() > 1) {
     // Straight into the stripe, where nothing is added to it.
-    const bool is_alone = !keeps_any() && model_.replicas() == nullptr && !model_.steps_on_host() &&
+    const bool is_alone = !keeps_any() && model_.replicas() == nullptr && !model_.steps_on_host(unit_) &&
                           flat_.scalar_type() == memory.unit(unit_).dtype;
     sums_ = is_alone ? model_.gradient_of(unit_) : at::empty({model_.plan().units[unit_].share}, flat_.options());
     const bool is_mean = settings_.averages && model_.replicas() == nullptr;
@@ -151,10 +151,7 @@ void DeviceBucket::reduce() {
   auto& memory = model_.memory();
   const c10::StreamGuard guard(memory.stream());
   if (work_) std::exchange(work_, std::nullopt)->wait();
-  if (model_.replicas() != nullptr) {
-    model_.replicas()->all_reduce_(sums_);
-    if (settings_.averages) sums_.div_(model_.everyone().world_size());
-  }
+  if (model_.replicas() != nullptr && settings_.averages) sums_.div_(model_.everyone().world_size());
   if (!sums_.is_same(model_.gradient_of(unit_))) add(sums_);
   sums_ = at::Tensor();
   done_.emplace(model_.device().type());
@@ -176,18 +173,28 @@ bool DeviceBucket::keeps_any() const {
   return std::find(kept_.begin(), kept_.end(), true) != kept_.end();
 }
 
+// Across replicas the sum of the window is reduced once, with its last backward. What was reduced already, in a window
+// that has ended, is not reduced again: then the new part is alone.
 void DeviceBucket::add(const at::Tensor& sums) {
   at::Tensor& gradient = model_.gradient_of(unit_);
-  if (!keeps_any()) {
-    gradient.copy_(sums.to(gradient.scalar_type()), /*non_blocking=*/true);
-    return;
+  const bool keeps = keeps_any(), was_partial = keeps && model_.is_partial(unit_);
+  at::Tensor part = sums;
+  if (model_.replicas() != nullptr && keeps && !was_partial) model_.replicas()->all_reduce_(part);
+  if (keeps) {
+    // Copies of this stream are in order, so no host waits for a sum that rests there.
+    const at::Tensor before = gradient.to(model_.device(), /*non_blocking=*/true);
+    for (size_t i = 0; i < size(); ++i) {
+      const auto mine = model_.owned(items_[i]);
+      if (kept_[i] || mine.size() == 0) continue;
+      before.narrow(0, model_.place_of(items_[i], mine), mine.size()).zero_();
+    }
+    part = before.add_(part.to(before.scalar_type()));
   }
-  if (model_.steps_on_host()) model_.memory().wait_for_masters();
-  for (size_t i = 0; i < size(); ++i) {
-    const auto mine = model_.owned(items_[i]);
-    if (!kept_[i] && mine.size() > 0) model_.gradient_slice(items_[i], mine).zero_();
+  if (model_.replicas() != nullptr && (!keeps || was_partial)) {
+    if (model_.ends_window()) model_.replicas()->all_reduce_(part);
+    model_.set_partial(unit_, !model_.ends_window());
   }
-  gradient.add_(sums.to(gradient.options()));
+  if (!part.is_same(gradient)) gradient.copy_(part.to(gradient.scalar_type()), /*non_blocking=*/true);
 }
 
 void DeviceBucket::wait() {
@@ -206,7 +213,7 @@ Trailer DeviceBucket::tail() const {
 std::vector<size_t> DeviceBucket::settle(double factor) {
   const at::NoGradGuard no_grad;
   if (factor != 1.0) {
-    if (model_.steps_on_host()) model_.memory().wait_for_masters();
+    if (model_.steps_on_host(unit_)) model_.memory().wait_for_masters();
     model_.gradient_of(unit_).mul_(factor);
   }
   std::vector<size_t> without;

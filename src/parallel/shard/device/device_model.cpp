@@ -37,7 +37,8 @@ std::vector<std::vector<size_t>> DeviceModel::units() const {
   return units;
 }
 
-void DeviceModel::begin() {
+void DeviceModel::begin(bool ends_window) {
+  ends_window_ = ends_window;
   end_abandoned(numbers_work_);
   num_launched_ = 0;
   numbers_.assign(items_.size() + Trailer().size(), 0.0);
@@ -96,13 +97,17 @@ std::optional<size_t> DeviceModel::item_of(const at::Tensor& tensor) const {
   return std::nullopt;
 }
 
-bool DeviceModel::steps_on_host() const noexcept {
-  return options_.optimizer_offload.device != OffloadDevice::kNone ||
-         options_.parameter_offload.device != OffloadDevice::kNone;
+std::optional<size_t> DeviceModel::unit_on_host(size_t item) const {
+  const size_t unit = plan_.places[item].unit;
+  return on_host_[unit] ? std::optional(unit) : std::nullopt;
+}
+
+bool DeviceModel::steps_any_on_host() const {
+  return std::find(on_host_.begin(), on_host_.end(), true) != on_host_.end();
 }
 
 bool DeviceModel::steps_whole(size_t item) const {
-  return options_.stage == ShardStage::kOptimizer && resident_[item] && !steps_on_host();
+  return options_.stage == ShardStage::kOptimizer && resident_[item] && !on_host_[plan_.places[item].unit];
 }
 
 at::Tensor DeviceModel::value_slice(size_t item, ShardInterval interval) const {
@@ -119,14 +124,17 @@ at::Tensor& DeviceModel::gradient_of(size_t unit) {
   if (gradient.defined()) return gradient;
   const auto& of = memory_->unit(unit);
   const auto options = at::TensorOptions().dtype(of.dtype);
-  gradient = at::zeros({of.share}, steps_on_host() ? options.pinned_memory(true) : options.device(device_));
+  gradient = at::zeros({of.share}, on_host_[unit] ? options.pinned_memory(true) : options.device(device_));
   return gradient;
 }
 
-at::Tensor DeviceModel::gradient_slice(size_t item, ShardInterval interval) const {
+int64_t DeviceModel::place_of(size_t item, ShardInterval interval) const {
   const auto [unit, index] = plan_.places[item];
-  const int64_t begin = plan_.units[unit].offsets[index] + interval.begin - owner_ * plan_.units[unit].share;
-  return gradients_[unit].narrow(0, begin, interval.size());
+  return plan_.units[unit].offsets[index] + interval.begin - owner_ * plan_.units[unit].share;
+}
+
+at::Tensor DeviceModel::gradient_slice(size_t item, ShardInterval interval) const {
+  return gradients_[plan_.places[item].unit].narrow(0, place_of(item, interval), interval.size());
 }
 
 bool DeviceModel::has_own_gradient(size_t item) const {
@@ -137,6 +145,7 @@ bool DeviceModel::has_own_gradient(size_t item) const {
 void DeviceModel::show_gradient(size_t item) {
   const auto part = [self = self_, item]() -> at::Tensor {
     if (*self == nullptr) return {};
+    (*self)->complete_gradient((*self)->plan_.places[item].unit);
     const auto interval = (*self)->owned(item);
     return interval.size() > 0 ? (*self)->gradient_slice(item, interval) : at::Tensor();
   };
@@ -145,11 +154,28 @@ void DeviceModel::show_gradient(size_t item) {
   parameter.tensor.mutable_grad() = marks_[item];
 }
 
-at::Tensor DeviceModel::full_gradient(size_t item) const {
+// In the order of the units, which is that of all ranks.
+void DeviceModel::complete_gradients() {
+  if (steps_any_on_host()) memory_->wait_for_masters();  // sums on their way there are there then
+  for (const size_t unit : exchanged_) complete_gradient(unit);
+}
+
+void DeviceModel::complete_gradient(size_t unit) {
+  if (!partial_[unit]) return;
+  const at::NoGradGuard no_grad;
+  partial_[unit] = false;
+  if (on_host_[unit]) memory_->wait_for_masters();
+  const at::Tensor sums = gradients_[unit].to(device_);
+  replicas_->all_reduce_(sums);
+  if (!sums.is_same(gradients_[unit])) gradients_[unit].copy_(sums);
+}
+
+at::Tensor DeviceModel::full_gradient(size_t item) {
   const at::Tensor& like = parameters_[item].tensor;
   if (!has_own_gradient(item)) return like.grad();
   const at::NoGradGuard no_grad;
   const auto [unit, index] = plan_.places[item];
+  complete_gradient(unit);
   const at::Tensor own = gradients_[unit].to(device_);
   const at::Tensor whole = at::empty({plan_.unit_numel(unit)}, own.options());
   group_.all_gather_into_(whole, own);
@@ -176,7 +202,9 @@ void DeviceModel::begin_step() {
     memory_->end_reads();
   }
   adopt_replaced();
-  if (!steps_on_host()) return;
+  complete_gradients();
+  if (!steps_any_on_host()) return;
+  memory_->begin_sends();
   memory_->wait_for_masters();
   adopt_written();
 }
@@ -220,7 +248,7 @@ void DeviceModel::adopt_written() {
 
 // The step itself has counted.
 void DeviceModel::end_step() {
-  if (!steps_on_host() && !is_checked_) return;
+  if (!steps_any_on_host() && !is_checked_) return;
   for (size_t item = 0; item < items_.size(); ++item) note_version(item);
 }
 
@@ -235,7 +263,9 @@ void DeviceModel::exchange_stepped(const IsStepped& is_stepped) {
 }
 
 void DeviceModel::finish_step() {
-  if (steps_on_host()) memory_->send_masters();
+  for (size_t unit = 0; unit < on_host_.size(); ++unit) {
+    if (on_host_[unit]) memory_->send(unit);
+  }
   bool gathered = false;
   for (size_t unit = 0; unit < memory_->num_units(); ++unit) {
     if (!memory_->unit(unit).resident || !trains_[plan_.units[unit].items.front()]) continue;

@@ -13,8 +13,8 @@
 
 #include "parallel/shard/device/device_reads.h"
 #include "parallel/shard/device/device_units.h"
-#include "parallel/shard/sharded_model.h"
 #include "parallel/shard/device/split_gradient.h"
+#include "parallel/shard/sharded_model.h"
 
 namespace hasten::parallel::shard {
 
@@ -30,7 +30,7 @@ class DeviceModel : public ShardedModel {
                                 const std::vector<at::Tensor>& trainable) override;
   std::vector<std::vector<size_t>> units() const override;
   std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override;
-  void begin() override;
+  void begin(bool ends_window) override;
   void finish() override;
 
   bool holds(const at::Tensor& tensor) const override;
@@ -42,6 +42,9 @@ class DeviceModel : public ShardedModel {
   void exchange_stepped(const IsStepped& is_stepped) override;
   void finish_step() override;
   void end_step() override;
+  std::optional<size_t> unit_on_host(size_t item) const override;
+  void send_stepped(size_t unit) override { memory_->send(unit); }
+  void complete_gradients() override;
   UnitCounts unit_counts() const override { return memory_ ? memory_->counts() : UnitCounts{}; }
 
   c10::Device device() const noexcept { return device_; }
@@ -49,10 +52,12 @@ class DeviceModel : public ShardedModel {
   const DeviceUnits& memory() const { return *memory_; }
   /// Returns the reduced gradient of a unit's elements that this rank owns, which it makes if it is not there.
   at::Tensor& gradient_of(size_t unit);
+  /// Returns where the owned elements begin in the unit's stripe.
+  int64_t place_of(size_t item, ShardInterval interval) const;
   /// .grad() becomes the mark of the reduced gradient.
   void show_gradient(size_t item);
   /// Returns the whole reduced gradient. Collective: yes. Throws: CommError.
-  at::Tensor full_gradient(size_t item) const;
+  at::Tensor full_gradient(size_t item);
   /// The parameter gets these values, of which this rank keeps its part. All ranks do so alike.
   void set_value(size_t item, const at::Tensor& value);
   /// Returns the item whose storage the tensor shows.
@@ -60,8 +65,13 @@ class DeviceModel : public ShardedModel {
   bool is_resident(size_t item) const { return resident_[item]; }
   /// Keeps all units in memory from here on, or no longer. Collective: yes. Throws: CommError.
   void set_whole(bool whole);
-  /// Returns true if optimizers step stripes on the CPU.
-  bool steps_on_host() const noexcept;
+  /// Returns true if optimizers step the unit's stripe on the CPU.
+  bool steps_on_host(size_t unit) const { return on_host_[unit]; }
+  /// Returns true if the backward under way is the last one of its window.
+  bool ends_window() const noexcept { return ends_window_; }
+  /// Whether the unit's reduced gradient is the sum of this group alone (replicas() add theirs once a window).
+  bool is_partial(size_t unit) const { return partial_[unit]; }
+  void set_partial(size_t unit, bool is) { partial_[unit] = is; }
 
   /// Notes a unit's facts: for each item whether this rank lacks a gradient, and the tail of the model. Those of all
   /// units are sent with the last one.
@@ -90,6 +100,10 @@ class DeviceModel : public ShardedModel {
   void adopt_written();
   at::Tensor to_rest(const at::Tensor& stripe, bool on_host) const;
   void read_numbers();
+  /// The units whose state rests on the CPU, in the order in which their gradients are reduced.
+  std::vector<bool> find_on_host() const;
+  bool steps_any_on_host() const;
+  void complete_gradient(size_t unit);
 
   /// Whether the program has operations checked; those of the model's groups are not.
   const bool is_checked_;
@@ -101,6 +115,9 @@ class DeviceModel : public ShardedModel {
   /// The storage that shows each item.
   std::vector<c10::Storage> storages_;
   std::vector<bool> resident_, trains_;
+  /// By unit.
+  std::vector<bool> on_host_, partial_;
+  bool ends_window_ = true;
   /// The layout of each item's elements in the unit.
   struct Layout {
     std::vector<int64_t> sizes, strides;

@@ -103,6 +103,24 @@ std::vector<bool> DeviceModel::find_resident() const {
   return resident;
 }
 
+// All that are trained, or with a ratio those whose gradients come first: the rest of backward hides their way.
+std::vector<bool> DeviceModel::find_on_host() const {
+  std::vector<bool> on_host(plan_.units.size());
+  const auto& state = options_.optimizer_offload;
+  if (state.device == OffloadDevice::kNone && options_.parameter_offload.device == OffloadDevice::kNone) return on_host;
+  const bool is_part = state.device == OffloadDevice::kCpu && options_.parameter_offload.device == OffloadDevice::kNone;
+  const auto trains = [&](const ShardUnit& unit) { return trains_[unit.items.front()]; };
+  int64_t all = 0, taken = 0;
+  for (const auto& unit : plan_.units) all += trains(unit) ? unit.share : 0;
+  const auto most = is_part ? static_cast<int64_t>(state.ratio * static_cast<double>(all)) : all;
+  for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    if (!trains(plan_.units[unit]) || taken + plan_.units[unit].share > most) continue;
+    taken += plan_.units[unit].share;
+    on_host[unit] = true;
+  }
+  return on_host;
+}
+
 // Tensors without memory get their values on rank 0's CPU.
 void DeviceModel::give_values(torch::nn::Module& module) const {
   if (offload::empty_tensors(module).empty()) return;
@@ -144,7 +162,7 @@ std::vector<at::Tensor> DeviceModel::place(const torch::nn::Module& module, cons
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> left;
   check_same_options(module);
-  find_group();
+  find_group(!options_.across_hosts);
   owner_ = group_.rank();
   ++num_plans_;
   // Their values are read while the new units are filled.
@@ -164,6 +182,8 @@ std::vector<at::Tensor> DeviceModel::place(const torch::nn::Module& module, cons
   resident_ = find_resident();
   plan_ = plan_shards(items_, split_groups(group_items(module, options_, items_, ignored_), resident_),
                       group_.world_size());
+  on_host_ = find_on_host();
+  partial_.assign(plan_.units.size(), false);
   gradients_.assign(plan_.units.size(), at::Tensor());
   marks_.assign(items_.size(), at::Tensor());
   storages_.assign(items_.size(), c10::Storage());
@@ -178,7 +198,8 @@ std::vector<at::Tensor> DeviceModel::place(const torch::nn::Module& module, cons
                                  .max_bytes = options_.limit_all_gathers
                                                   ? options_.max_live_bytes
                                                   : std::max(options_.max_live_bytes, options_.prefetch_bytes),
-                                 .prefetch_bytes = options_.prefetch_bytes});
+                                 .prefetch_bytes = options_.prefetch_bytes,
+                                 .max_reuse_bytes = options_.max_reuse_bytes});
   for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
     fill_unit(unit, reads_before.get());
     if (splits_gradients() && trains_[plan_.units[unit].items.front()]) exchanged_.push_back(unit);
@@ -221,14 +242,21 @@ void DeviceModel::fill_unit(size_t index, const DeviceReads* before) {
   const at::Tensor own = whole.narrow(0, owner_ * planned.share, planned.share);
   DeviceUnits::Unit unit{
       .name = items_[first].name, .share = planned.share, .dtype = dtype, .resident = resident_[first]};
-  const bool on_host = options_.parameter_offload.device != OffloadDevice::kNone;
+  const bool rests_on_host = options_.parameter_offload.device != OffloadDevice::kNone,
+             is_stepped_there = on_host_[index];
+  const auto low = dtype == at::kFloat ? low_dtype() : std::nullopt;
   if (unit.resident) {
     unit.whole = whole;
     unit.stripe = own;
-    if (steps_on_host()) unit.master = to_rest(own, true);
+    if (is_stepped_there) unit.master = to_rest(own, true);
+  } else if (low && (rests_on_host || is_stepped_there)) {
+    // The device has the low form alone. The exact one comes from the CPU where an operator reads it.
+    unit.stripe = to_rest(own, true);
+    unit.low = to_rest(own.to(*low), rests_on_host);
+    if (!rests_on_host) unit.staging = to_rest(unit.low, true);
   } else {
-    unit.stripe = to_rest(own, on_host);
-    if (steps_on_host() && !on_host) unit.master = to_rest(own, true);
+    unit.stripe = to_rest(own, rests_on_host);
+    if (is_stepped_there && !rests_on_host) unit.master = to_rest(own, true);
   }
   memory_->add(std::move(unit));
   for (size_t i = 0; i < planned.items.size(); ++i) show_values(planned.items[i], whole, planned.offsets[i], before);

@@ -36,7 +36,7 @@ DeviceUnits::~DeviceUnits() {
   // Work of these streams may still read the memory, which other streams get next.
   const c10::impl::VirtualGuardImpl device(options_.device.type());
   for (const auto& unit : units_) {
-    for (const at::Tensor& tensor : {unit.stripe, unit.whole}) {
+    for (const at::Tensor& tensor : {unit.stripe, unit.low, unit.whole}) {
       if (tensor.defined() && tensor.device() == options_.device)
         device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
     }
@@ -71,6 +71,7 @@ void DeviceUnits::read(const std::vector<Form>& forms, bool ahead) {
   const std::lock_guard lock(mutex_);
   const PlainMode plain;
   for (const Form form : forms) {
+    if (options_.max_reuse_bytes > 0 && order_.last() != form) reads_.push_back(form);
     order_.note(form);
     if (!states_.at(form).started) {
       make_room(bytes_of(form), forms);
@@ -98,6 +99,9 @@ void DeviceUnits::read_ahead() {
 void DeviceUnits::fill_ahead(const std::vector<Form>& keep) {
   auto place = order_.place();
   int64_t bytes = 0;
+  // Forms that come before the one to be gathered do not give way to it.
+  std::vector<Form> before = keep;
+  if (keep.empty() && order_.last()) before.push_back(*order_.last());
   for (;;) {
     const auto next = order_.after(place);
     if (!next) return;
@@ -106,27 +110,61 @@ void DeviceUnits::fill_ahead(const std::vector<Form>& keep) {
     bytes += bytes_of(form);
     if (bytes > options_.prefetch_bytes && bytes > bytes_of(form)) return;
     if (states_.at(form).started) {
-      if (bytes >= options_.prefetch_bytes || live_units_ >= options_.max_units) return;
+      if (bytes >= options_.prefetch_bytes) return;
+      before.push_back(form);
       continue;
     }
-    auto kept = keep;
+    // All that is there is needed earlier.
+    const bool all_before = options_.max_reuse_bytes == 0 && live_units_ <= static_cast<int64_t>(before.size());
+    if (all_before && is_full(bytes_of(form), {})) return;
+    auto kept = before;
     for (const auto& [other, state] : states_) {
       if (state.started && !state.arrived) kept.push_back(other);
     }
-    if (keep.empty() && order_.last()) kept.push_back(*order_.last());
     make_room(bytes_of(form), kept);
-    const bool fits = hold_ || live_units_ < options_.max_units || live_bytes_ + bytes_of(form) <= options_.max_bytes;
-    if (!fits) return;
+    if (is_full(bytes_of(form), soon_reused())) return;
     start(form);
+    before.push_back(form);
   }
+}
+
+std::vector<DeviceUnits::Form> DeviceUnits::soon_reused() const {
+  std::vector<Form> soon;
+  const size_t done = reads_.size();
+  if (options_.max_reuse_bytes == 0 || done > earlier_reads_.size() ||
+      !std::equal(reads_.begin(), reads_.end(), earlier_reads_.begin()))
+    return soon;
+  int64_t distance = 0;
+  for (size_t i = done; i < earlier_reads_.size() && distance <= options_.max_reuse_bytes; ++i) {
+    soon.push_back(earlier_reads_[i]);
+    distance += bytes_of(earlier_reads_[i]);
+  }
+  return soon;
+}
+
+bool DeviceUnits::is_full(int64_t bytes, const std::vector<Form>& reused) const {
+  if (hold_) return false;
+  int64_t units = live_units_, live = live_bytes_;
+  if (reused.empty()) return units >= options_.max_units && live + bytes > options_.max_bytes;
+  for (const auto& [form, state] : states_) {
+    if (!state.started || std::find(reused.begin(), reused.end(), form) == reused.end()) continue;
+    --units;
+    live -= bytes_of(form);
+  }
+  return units >= options_.max_units && live + bytes > options_.max_bytes;
 }
 
 // The ones that were read longest ago go first.
 void DeviceUnits::make_room(int64_t bytes, const std::vector<Form>& keep) {
-  while (!hold_ && live_units_ >= options_.max_units && live_bytes_ + bytes > options_.max_bytes) {
+  const auto reused = soon_reused();
+  const auto stays = [&](Form form) {
+    return std::find(keep.begin(), keep.end(), form) != keep.end() ||
+           std::find(reused.begin(), reused.end(), form) != reused.end();
+  };
+  while (is_full(bytes, reused)) {
     std::optional<Form> oldest;
     for (const auto& [form, state] : states_) {
-      if (!state.started || std::find(keep.begin(), keep.end(), form) != keep.end()) continue;
+      if (!state.started || stays(form)) continue;
       if (!oldest || state.used_at < states_.at(*oldest).used_at) oldest = form;
     }
     if (!oldest) return;
@@ -170,13 +208,14 @@ void DeviceUnits::start(Form form) {
   const c10::StreamGuard guard(stream_);
   state.buffer.block(stream_);
   if (stepped_) stepped_->block(stream_);
-  const bool is_here = of.stripe.device() == options_.device, is_as_sent = of.stripe.scalar_type() == state.dtype;
-  at::Tensor own = of.stripe;
+  const at::Tensor& stripe = form % 2 == 1 && of.low.defined() ? of.low : of.stripe;
+  const bool is_here = stripe.device() == options_.device, is_as_sent = stripe.scalar_type() == state.dtype;
+  at::Tensor own = stripe;
   if (!is_here || !is_as_sent || group_.world_size() == 1) {
     own = state.whole.narrow(0, group_.rank() * of.share, of.share);
     // A cast on the CPU would make the host wait.
     const bool crosses = !is_here && !is_as_sent;
-    own.copy_(crosses ? of.stripe.to(options_.device, /*non_blocking=*/true) : of.stripe, /*non_blocking=*/true);
+    own.copy_(crosses ? stripe.to(options_.device, /*non_blocking=*/true) : stripe, /*non_blocking=*/true);
   }
   if (group_.world_size() > 1) state.work = group_.all_gather_into_async_(state.whole, own);
 }
@@ -216,6 +255,7 @@ void DeviceUnits::write_back(Form form) {
   const at::Tensor own = state.whole.narrow(0, group_.rank() * of.share, of.share);
   of.stripe.copy_(own);
   if (of.master.defined()) of.master.copy_(own);
+  refresh_low(of);
   stepped_.emplace(options_.device.type());
   stepped_->record(current_stream());
 }
@@ -256,6 +296,7 @@ void DeviceUnits::drop() {
     release(form);
   }
   order_.restart();
+  if (!reads_.empty()) earlier_reads_ = std::exchange(reads_, {});
   stepped_.emplace(options_.device.type());
   stepped_->record(current_stream());
   if (options_.max_units <= kFew) return;
@@ -265,14 +306,15 @@ void DeviceUnits::drop() {
   pool_.clear();
 }
 
-void DeviceUnits::forget(Form form) {
+void DeviceUnits::forget(Form exact) {
   const std::lock_guard lock(mutex_);
   const PlainMode plain;
-  for (const Form each : {form, form + 1}) {
+  for (const Form each : {exact, exact + 1}) {
     const auto found = states_.find(each);
     if (found != states_.end()) release(each);
   }
   settle();  // what was gathered has read the stripe
+  refresh_low(units_[exact / 2]);
   stepped_.emplace(options_.device.type());
   stepped_->record(current_stream());
 }
@@ -311,16 +353,36 @@ void DeviceUnits::set_hold(bool hold) {
   if (!hold) make_room(0, {});
 }
 
-void DeviceUnits::send_masters() {
+void DeviceUnits::refresh_low(Unit& of) {
+  if (!of.low.defined()) return;
+  settle();  // a gather may read it
+  of.low.copy_(of.stripe.to(of.low.scalar_type()));
+}
+
+void DeviceUnits::begin_sends() {
+  const std::lock_guard lock(mutex_);
+  for (auto& of : units_) of.is_sent = false;
+}
+
+void DeviceUnits::send(size_t index) {
   const std::lock_guard lock(mutex_);
   const PlainMode plain;
-  // Readers of the stripes, which may be the units themselves, come first.
+  auto& of = units_[index];
+  if (std::exchange(of.is_sent, true) || (!of.master.defined() && !of.low.defined())) return;
+  if (!of.master.defined() && of.low.is_cpu()) {
+    of.low.copy_(of.stripe);
+    return;
+  }
+  // Readers of the stripe, which may be the unit itself, come first.
   c10::Event read(options_.device.type());
   read.record(current_stream());
   read.block(stream_);
   const c10::StreamGuard guard(stream_);
-  for (auto& of : units_) {
-    if (of.master.defined()) of.stripe.copy_(of.master, /*non_blocking=*/true);
+  if (of.master.defined()) {
+    of.stripe.copy_(of.master, /*non_blocking=*/true);
+  } else {
+    of.staging.copy_(of.stripe);
+    of.low.copy_(of.staging, /*non_blocking=*/true);
   }
 }
 

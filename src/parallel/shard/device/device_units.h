@@ -31,6 +31,8 @@ struct DeviceUnitsOptions {
   int64_t max_bytes = 0;
   /// Units are gathered ahead of their reads as long as they have at most this many bytes.
   int64_t prefetch_bytes = int64_t{64} << 20;
+  /// Units that the order of the last step reads again within this many bytes stay, beyond the limits above.
+  int64_t max_reuse_bytes = 0;
 };
 
 class DeviceUnits {
@@ -50,6 +52,11 @@ class DeviceUnits {
     at::Tensor stripe = {};
     /// The same on the CPU, where they are stepped; undefined if the stripe itself is.
     at::Tensor master = {};
+    /// The same in the low precision, where reads of the low form take them from; undefined: they are cast from the
+    /// stripe. If that rests on the CPU and this does not, `staging` is pinned memory on the way.
+    at::Tensor low = {}, staging = {};
+    /// The values that the CPU has stepped are on their way.
+    bool is_sent = false;
     /// The whole, for a resident unit.
     at::Tensor whole = {};
   };
@@ -88,8 +95,11 @@ class DeviceUnits {
   void end_reads();
   /// While it is set, forms stay whatever their number.
   void set_hold(bool hold);
-  /// Written stripes come from the CPU again. Called when they have been stepped there.
-  void send_masters();
+  /// A step on the CPU begins: what it steps has not been sent.
+  void begin_sends();
+  /// The unit's stripe was stepped on the CPU and goes to the device: in the low precision where reads take that.
+  /// Does nothing if it was sent since begin_sends.
+  void send(size_t unit);
   /// Returns when this object's stream has done what it was given, so no copy reads the CPU's stripes any more.
   void wait_for_masters();
 
@@ -118,6 +128,12 @@ class DeviceUnits {
   };
 
   int64_t bytes_of(Form form) const;
+  /// Returns the forms that come within max_reuse_bytes, if reads go on as in the last step.
+  std::vector<Form> soon_reused() const;
+  /// Returns true if another form of so many bytes is beyond the limits, beside those that stay for their reuse.
+  bool is_full(int64_t bytes, const std::vector<Form>& reused) const;
+  /// The low stripe takes the stripe's values over. The host waits for them.
+  void refresh_low(Unit& of);
   void make_room(int64_t bytes, const std::vector<Form>& keep);
   offload::DeviceBuffer take_buffer(int64_t bytes);
   void start(Form form);
@@ -136,6 +152,8 @@ class DeviceUnits {
   /// The stripes are complete on the device.
   std::optional<c10::Event> stepped_;
   offload::ReadOrder order_;
+  /// The forms in the order of their reads: since the last step, and in the one before. For max_reuse_bytes.
+  std::vector<Form> reads_, earlier_reads_;
   int64_t clock_ = 0, live_units_ = 0, live_bytes_ = 0, largest_ = 0;
   bool hold_ = false;
   UnitCounts counts_;
