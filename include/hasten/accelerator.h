@@ -209,7 +209,7 @@ class Accelerator {
   /// the mean loss, the same on every rank; gradients are those of backward. With pp = 1 the batch is split only if
   /// microbatches are set. Parts count by their samples; with `weight(part)` parts and ranks count by it.
   /// Collective: yes. Blocks: until gradients have been exchanged. Throws: as parallel::Pipeline::forward_backward and
-  /// backward; UsageError with fp16, or for another number of prepared models than one.
+  /// backward; UsageError for another number of prepared models than one.
   template <class Batch, class Loss>
   at::Tensor forward_backward(const Batch& batch, Loss&& loss,
                               const std::function<double(const Batch&)>& weight = {}) const {
@@ -250,22 +250,23 @@ class Accelerator {
     return no_sync(ddps(models...));
   }
 
-  /// Local SGD on a prepared model; see parallel::LocalSgd.
+  /// Local SGD on a prepared model, over the ranks with other batches; see parallel::LocalSgd.
   /// Throws: as accumulate; UsageError if num_steps is below 1.
   template <class M>
   parallel::LocalSgd local_sgd(const parallel::PreparedModel<M>& model,
                                const parallel::LocalSgdOptions& options = {}) const {
     require_ours(model.ddp());
-    return parallel::LocalSgd(model, operations_->group(), local_sgd_options(options));
+    return parallel::LocalSgd(model, operations_->data(), local_sgd_options(options));
   }
 
   /// Runs `fn`, a loop in which some ranks have more batches than others. A rank that has run out takes part in the
-  /// others' collectives without data. At the end it takes over parameters, buffers, optimizers and schedulers.
-  /// Gradients are the mean over the ranks that had data: a backward without a weight has weight 1. These are refused
-  /// inside: preparing a model, changing its parameters, join_uneven_inputs itself. Once a rank has run out, a loop
-  /// over another loader with a shared order is refused too. `models` is a prepared model, or a tuple of several. Once
-  /// for each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError on all
-  /// ranks for what is refused, or for different calls of ranks with data.
+  /// others' collectives without data. Ranks of one model (tp, pp, cp, sp) run out together. At the end it takes over
+  /// parameters, buffers, optimizers and schedulers. Gradients are the mean over the ranks that had data: a backward
+  /// without a weight has weight 1. These are refused inside: preparing a model, changing its parameters,
+  /// join_uneven_inputs itself. Once a rank has run out, a loop over another loader with a shared order is refused too.
+  /// `models` is a prepared model, or a tuple of several. Once for each loop over a loader. Collective: yes. Blocks:
+  /// until all ranks have run out. Throws: UsageError on all ranks for what is refused, or for different calls of ranks
+  /// with data.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {

@@ -24,6 +24,8 @@
 #include "hasten/offload/units/move_module.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/layout/stages.h"
+#include "hasten/parallel/model/jit_module.h"
+#include "hasten/parallel/norm/sync_batch_norm.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
@@ -44,6 +46,17 @@ process::RejoiningProcess make_process(const ReadOptions& read) {
                                         .change_process = given.change_process};
   if (auto rejoining = process::make_rejoining(options, read.environment)) return *std::move(rejoining);
   return {process::Process(options, read.environment), nullptr};
+}
+
+// "tp 2, pp 2": the axes over which a layout divides models and sequences.
+std::string axes_of(const parallel::Layout& layout) {
+  std::vector<std::string> words;
+  for (const auto axis : plan::kAxes) {
+    const bool is_of_data = axis == plan::Axis::kDpReplicate || axis == plan::Axis::kDpShard;
+    if (!is_of_data && layout.sizes()[axis] > 1)
+      words.push_back(text(plan::axis_name(axis), ' ', layout.sizes()[axis]));
+  }
+  return join(words);
 }
 
 StageLayers stage_layers(const Plugins& plugins) {
@@ -98,7 +111,7 @@ void AcceleratorState::start(const Environment& environment) {
   gradients->step_policies().add(training::StepOrder::kUnscale, advice);
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
-  precision->start(options, optimizer_registry, sharding != nullptr || layout.divides_model());
+  precision->start(options, optimizer_registry, sharding != nullptr || layout.divides_model(), layout.model());
   parallel::share_casts(sharding, precision->precision());
   // The policy is the gradients' own, and the precision holds these.
   const std::weak_ptr<MixedPrecision> unscales = precision;
@@ -204,7 +217,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   if (operations->is_joining()) {
     const auto active = operations->notify(parallel::BackwardCall::of(context).encode());
     for (const auto& model : context.models)
-      parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
+      parallel::set_active(*model, active.first(), active.all_of(layout.data().world_size()));
     held = parallel::keep_window_open(active.call, context);
     gradients->set_sync_gradients(context.ends_window);
   }
@@ -276,11 +289,11 @@ parallel::SurviveReport AcceleratorState::survive(const parallel::SurviveOptions
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
   refuse_where_replaced("join_uneven_inputs", process());
-  if (layout.divides_model()) {
-    throw UsageError(
-        Origin{"accelerator", process().rank(), process().world_size()},
-        "join_uneven_inputs with pp, tp, cp or sp: the ranks of a model cannot leave one by one. Give every "
-        "rank as many batches (even_batches).");
+  if (layout.divides_model() && sharding) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
+                     "join_uneven_inputs with sharding and ", axes_of(layout),
+                     ": norms of split parts need all ranks, and a model without data takes no steps. Use "
+                     "ShardStage::kNone (.parallel.dp_replicate), or give every rank as many batches (even_batches).");
   }
   precision->require_whole_weights("join_uneven_inputs");
   if (sharding && precision->scaler_state()) {
@@ -296,11 +309,11 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
                      "without data makes no "
                      "forward. Use stage 1 or 2, or give every rank as many batches (even_batches).");
   }
-  const auto scope = std::make_shared<parallel::Join>(process().group());
+  const auto scope = std::make_shared<parallel::Join>(layout.data(), layout.model());
   operations->set_join(scope);
   const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
   parallel::run_joined(*scope, fn, joined,
-                       {.group = process().group(),
+                       {.group = layout.data(),
                         .models = models,
                         .optimizer_registry = optimizer_registry,
                         .accumulation = accumulation,
@@ -315,13 +328,19 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
   advice->note_model(module);
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
   const bool is_dispatched = offload::is_dispatched(module);
+  require_divisible(module, is_dispatched);
   if (is_dispatched) require_evaluation(module);
   plugins->require_alike(process());
   plugins->mark_leaf_modules(module, sharding);
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   const bool splits = parallel::place_split_models(sharding, place ? process().device() : c10::Device(at::kCPU));
-  if (place && !is_empty && !splits && !is_dispatched) offload::move_module(module, process().device());
   const bool is_new = !models.contains(module);
+  // Parts do not move: a model that several ranks hold is where it was prepared.
+  const bool stays = layout.divides_model() && !is_new;
+  if (place && !is_empty && !splits && !is_dispatched && !stays) {
+    offload::move_module(module, process().device());
+  }
+  if (is_new && layout.divides_model()) parallel::fit_sync_batchnorm(module, layout, process().group());
   cut(module, is_empty);
   place_optimizers(module, is_new);
   precision->convert(module);
@@ -343,6 +362,24 @@ void AcceleratorState::require_evaluation(const torch::nn::Module& module) const
                             : text(process().world_size(), " processes would exchange their gradients"),
                    ". Prepare a model whose weights are loaded whole (load_checkpoint_in_model), split it by "
                    "AcceleratorOptions::shard, or call offload::undispatch(module) first.");
+}
+
+void AcceleratorState::require_divisible(const torch::nn::Module& module, bool is_dispatched) const {
+  const auto& sizes = layout.sizes();
+  if (sizes.tp == 1 && sizes.pp == 1) return;
+  const Origin origin{"accelerator", process().rank(), process().world_size()};
+  const std::string axis = sizes.tp > 1 ? text("tp = ", sizes.tp) : text("pp = ", sizes.pp);
+  if (is_dispatched) {
+    throw UsageError(origin, axis, " with a model whose weights a device map or a Placement has put: ", module.name(),
+                     " has weights that are read while it runs, and are no memory to be cut. Load them whole "
+                     "(load_checkpoint_in_model), or call offload::undispatch(module) first.");
+  }
+  module.apply([&](const std::string& name, const torch::nn::Module& part) {
+    if (dynamic_cast<const parallel::JitModuleImpl*>(&part) == nullptr) return;
+    throw UsageError(origin, axis, " with a TorchScript module", name.empty() ? "" : text(" ('", name, "')"),
+                     ": its parameters lie in a script, which is compiled for whole ones. Write it as a "
+                     "torch::nn::Module, or run it without tp and pp.");
+  });
 }
 
 void AcceleratorState::require_cuttable(bool is_empty, const std::string& axis) const {
@@ -433,12 +470,6 @@ parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgd
     throw UsageError(Origin{"verify", process().rank(), process().world_size()},
                      "local_sgd lets the ranks drift apart by design, so N processes do not compute what one does. "
                      "Leave it out for this run.");
-  }
-  if (layout.divides_model()) {
-    throw UsageError(
-        Origin{"accelerator", process().rank(), process().world_size()},
-        "local_sgd with pp or tp: it averages over all ranks, and those of a model hold other parts. Leave one "
-        "of them out.");
   }
   given.on_average = [precision = precision, then = given.on_average] {
     precision->share_least_scale();

@@ -138,6 +138,7 @@ struct AcceleratorState {
   void cut(torch::nn::Module& module, bool is_empty);
   void divide(torch::nn::Module& module);
   void require_evaluation(const torch::nn::Module& module) const;
+  void require_divisible(const torch::nn::Module& module, bool is_dispatched) const;
   void require_cuttable(bool is_empty, const std::string& axis) const;
   parallel::ClipParts clip_parts() const { return {process().group(), layout, sharding}; }
   void start(const Environment& environment);

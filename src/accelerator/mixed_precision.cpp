@@ -49,6 +49,14 @@ precision::ConvolutionFacts convolution_facts(const torch::nn::Module& module) {
   return facts;
 }
 
+int64_t sum_over(const comm::Group& group, int64_t own) {
+  if (group.world_size() == 1) return own;
+  const auto count = at::full({}, own, at::TensorOptions().dtype(at::kLong));
+  const comm::Purpose purpose("the loss scale");
+  group.all_reduce_(count);
+  return count.item<int64_t>();
+}
+
 }  // namespace
 
 /// Opens autocast round a forward, and records that one was entered.
@@ -143,8 +151,10 @@ struct MixedPrecision::JoinedScaler {
   }
 };
 
-void MixedPrecision::start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded) {
+void MixedPrecision::start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded,
+                           const comm::Group& model) {
   sharded_ = sharded;
+  model_group_ = model;
   if (options_.weights != precision::Weights::kParameter) {
     if (sharded) {
       throw UsageError(Origin{"accelerator"},
@@ -280,12 +290,17 @@ at::Tensor MixedPrecision::begin_backward(const at::Tensor& loss) {
   return scaler_ ? scaler_->begin_backward(loss) : loss;
 }
 
-// Gradients of prepared models are the same on all ranks after their exchange, and so is what they overflow.
+double MixedPrecision::begin_scaled() {
+  return scaler_ ? scaler_->begin_backward() : 1.0;
+}
+
+// Gradients of prepared models are the same on all ranks after their exchange, and so is what they overflow. Ranks of
+// one model have parts of them, and step together.
 int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const {
   if (group_.world_size() == 1) return own;
   for (const auto& model : models_->all()) {
     if (model->joined().is_joining() || model->step().local_sgd().now || model->step().window().holds_back())
-      return own;
+      return sum_over(model_group_, own);
   }
   bool whole = !sharded_;
   for (const auto& group : optimizer.param_groups()) {
@@ -299,11 +314,7 @@ int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, 
       whole = whole && exchanged;
     }
   }
-  if (whole) return own;
-  const auto count = at::full({}, own, at::TensorOptions().dtype(at::kLong));
-  const comm::Purpose purpose("the loss scale");
-  group_.all_reduce_(count);
-  return count.item<int64_t>();
+  return whole ? own : sum_over(group_, own);
 }
 
 std::string MixedPrecision::name_of(const at::Tensor& parameter) const {
@@ -365,6 +376,7 @@ void MixedPrecision::load_scaler_state(const precision::GradScalerState& state) 
 double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type,
                                        const std::function<double()>& clip) {
   if (scaler_ && scaler_->scaler().is_enabled() && !gradients_->sync_gradients()) {
+    if (model_group_.world_size() > 1) return clip() / scaler_->window_scale();
     return parallel::gradient_norm(parameters, {.norm_type = norm_type}).norm / scaler_->window_scale();
   }
   unscale(parameters);

@@ -36,8 +36,10 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   std::shared_ptr<parallel::ForwardScopes> scopes(torch::nn::Module& module);
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options) const;
   /// Begins to scale losses, if the precision requires it. Call it once, before anything is prepared. `sharded`:
-  /// gradients are whole on no rank, so overflows are always counted over all.
-  void start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded);
+  /// gradients are whole on no rank, so overflows are always counted over all. `model`: the ranks that hold parts of
+  /// one model.
+  void start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded,
+             const comm::Group& model);
   /// Null unless losses are scaled.
   precision::WindowScaler* scaler() const noexcept { return scaler_.get(); }
   /// Returns the scaler once pending updates of the scale are in; null unless losses are scaled.
@@ -56,6 +58,8 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   void require_whole_weights(const char* what) const;
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
   at::Tensor begin_backward(const at::Tensor& loss);
+  /// Begins backwards that multiply losses by themselves: returns the scale, 1 if there is none.
+  double begin_scaled();
   /// Unscales, then calls `clip`, which gives the norm before. In the middle of a window it only measures.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type,
                          const std::function<double()>& clip);
@@ -82,7 +86,7 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   precision::Fp8Options fp8_;
   precision::ResolvedPrecision resolved_;
   c10::Device device_;
-  comm::Group group_;
+  comm::Group group_, model_group_;
   std::shared_ptr<training::GradientState> gradients_;
   const parallel::DistributedModels* models_;
   Logger log_;

@@ -33,7 +33,8 @@ void KvCache::make_room(Layer& layer, const at::Tensor& like, int64_t tokens) co
   auto shape = like.sizes().vec();
   shape[kTokens] = std::min(max_tokens_, std::max({kFirstTokens, 2 * capacity, tokens}));
   for (at::Tensor* held : {&layer.keys, &layer.values}) {
-    at::Tensor larger = at::empty(shape, like.options());
+    // new_empty: where heads are cut over ranks, so is the cache.
+    at::Tensor larger = like.new_empty(shape);
     if (layer.used > 0) larger.narrow(kTokens, 0, layer.used).copy_(held->narrow(kTokens, 0, layer.used));
     *held = larger;
   }

@@ -72,12 +72,17 @@ void WindowScaler::add(const std::shared_ptr<Optimizer>& optimizer) {
 }
 
 at::Tensor WindowScaler::begin_backward(const at::Tensor& loss) {
+  begin_backward();
+  if (!scaler_.is_enabled()) return loss;
+  return scaler_.scale(loss.to(at::kFloat));
+}
+
+double WindowScaler::begin_backward() {
   settle();
   for (auto& each : optimizers_) {
     if (each.done) each.done = each.unscaled = each.found_inf = false;
   }
-  if (!scaler_.is_enabled()) return loss;
-  return scaler_.scale(loss.to(at::kFloat));
+  return scaler_.is_enabled() ? scaler_.scale() : 1.0;
 }
 
 void WindowScaler::settle() {

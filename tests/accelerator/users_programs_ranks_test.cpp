@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/accelerator.h"
+#include "hasten/parallel/context/context_parallel.h"
 #include "hasten/parallel/layout/placement.h"
 #include "hasten/parallel/tensor/tensor_parallel.h"
 #include "support/parallel_models.h"
@@ -171,6 +172,21 @@ std::vector<UsersProgram> users_programs() {
          g.select(0, 1).mul_(2);
          g.slice(0, 2, 4).add_(1);
          return g;
+       }},
+      {"WritesToViews",
+       [](const at::Tensor& h) {
+         auto g = h.clone();
+         g.view({h.size(0), h.size(1), kHeads, -1}).mul_(2);
+         g.reshape({-1, kInner}).add_(0.1);
+         g.flatten(0, 1).mul_(0.5);
+         return g;
+       }},
+      // What one process copies as well may be written to.
+      {"WritesToReshapedCopies",
+       [](const at::Tensor& h) {
+         const auto t = h.transpose(1, 2).reshape({h.size(0), -1}).mul_(0.5);
+         const auto odd = h.slice(1, 0, 3).transpose(1, 2).reshape({-1, 48}).add_(1);
+         return t.view({h.size(0), kInner, -1}).transpose(1, 2) + odd.sum() * 0.01;
        }},
       {"ChunkAndCat",
        [](const at::Tensor& h) {
@@ -355,22 +371,74 @@ TEST_P(UsersPrograms, OnStagesOfCutLayersTrainAsOnOneProcess) {
   expect_as_alone({.tp = 2, .pp = 2, .microbatches = 1});
 }
 
-TEST(WritesOfUsers, ToViewsOfOtherRanksPartsAreRefused) {
-  const auto program = inner("", [](const at::Tensor& h) {
-    auto g = h.clone();
-    g.slice(-1, 4, 20).copy_(h.slice(-1, 8, 24));
-    return g;
-  });
+// What each of two ranks with cut layers says of a body's own treatment.
+std::vector<std::string> refused_writes(const std::function<at::Tensor(const at::Tensor&)>& treat) {
+  const auto program = inner("", treat);
   std::vector<std::shared_ptr<UsersNetImpl>> nets = {users_net(program), users_net(program)};
   const auto batch = parallel_batch();
-  const auto refusals = run_ranks_collecting(2, [&](process::Process& process) {
+  return run_ranks_collecting(2, [&](process::Process& process) {
     const Accelerator accelerator(process, {.parallel = {.tp = 2, .tensor_plan = program.plan}});
     const auto model = accelerator.prepare(nets[static_cast<size_t>(process.rank())]);
     (void)model(batch.x);
   });
+}
+
+TEST(WritesOfUsers, ToViewsOfOtherRanksPartsAreRefused) {
+  const auto refusals = refused_writes([](const at::Tensor& h) {
+    auto g = h.clone();
+    g.slice(-1, 4, 20).copy_(h.slice(-1, 8, 24));
+    return g;
+  });
   for (const std::string& refusal : refusals) {
     EXPECT_THAT(refusal, ::testing::HasSubstr("'aten::copy_' writes to a view of a value that is cut over tp"));
     EXPECT_THAT(refusal, ::testing::HasSubstr("Write to a clone() of the view"));
+  }
+}
+
+// Each of these would write to a copy, and leave the value as it was.
+TEST(WritesOfUsers, ToGatheredViewsReshapesAndChunksAreRefused) {
+  const std::vector<std::function<void(const at::Tensor& g)>> writes = {
+      [](const at::Tensor& g) {
+        g.view({-1, 48}).mul_(2);
+      },
+      [](const at::Tensor& g) {
+        g.reshape({-1, 48}).mul_(2);
+      },
+      [](const at::Tensor& g) {
+        g.view({-1, 48}).slice(0, 0, 2).mul_(2);
+      },
+      [](const at::Tensor& g) {
+        g.view({-1, 48}).unsqueeze(0).mul_(2);
+      },
+      [](const at::Tensor& g) { g.chunk(3, -1)[0].mul_(2); },
+      [](const at::Tensor& g) {
+        g.unflatten(-1, {2, 16}).transpose(-1, -2).select(-1, 0).mul_(2);
+      },
+  };
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const auto refusals = refused_writes([&](const at::Tensor& h) {
+      const auto g = h.slice(1, 0, 3).clone();
+      writes[i](g);
+      return at::cat({g, h.slice(1, 3)}, 1);
+    });
+    EXPECT_THAT(refusals,
+                ::testing::Each(::testing::HasSubstr("'aten::mul_' writes to a view of a value that is cut over tp")))
+        << i;
+  }
+}
+
+// A part need not lie in a row where the whole value does.
+TEST(WritesOfUsers, ToReshapesOfPartsThatLieApartReachTheValueOrAreRefused) {
+  const auto words = run_ranks_collecting(2, [](process::Process& process) {
+    const parallel::ContextParallel context(process.group());
+    const at::Tensor x = at::arange(24).to(at::kFloat).view({2, 4, 3});
+    const at::Tensor cut = context.cut(x.clone(), 1);
+    cut.view({8, 3}).mul_(2);
+    EXPECT_TRUE(parallel::whole_value(cut).equal(x * 2));
+  });
+  for (const auto& one : words) {
+    if (one.empty()) continue;
+    EXPECT_THAT(one, ::testing::HasSubstr("writes to a view of a value that is cut over cp"));
   }
 }
 

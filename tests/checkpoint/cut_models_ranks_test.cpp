@@ -66,10 +66,11 @@ struct CutRun {
   at::Tensor samples_of(int step) const {
     const auto samples = (at::arange(4 * 8).view({4, 8}) * (7 + step) + step).remainder(97);
     const auto& parallel = accelerator.options().parallel;
-    const int models = std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp * parallel.pp));
+    const int models =
+        std::max(1, accelerator.process().world_size() / (parallel.tp * parallel.cp * parallel.sp * parallel.pp));
     const int64_t rows = 4 / models;
-    return testing::here(
-        samples.narrow(0, rows * (accelerator.process().rank() / (parallel.tp * parallel.cp) % models), rows));
+    return testing::here(samples.narrow(
+        0, rows * (accelerator.process().rank() / (parallel.tp * parallel.cp * parallel.sp) % models), rows));
   }
   void backward(int step) {
     const auto loss = [&](const at::Tensor& ids) {
@@ -129,7 +130,10 @@ std::vector<Place> places() {
           {"pp2", 2, {.pp = 2}},
           {"pp2tp2", 4, {.tp = 2, .pp = 2}},
           {"dp2pp2", 4, {.dp_replicate = 2, .pp = 2}},
-          {"zero2pp2", 4, {.dp_shard = 2, .pp = 2}}};
+          {"zero2pp2", 4, {.dp_shard = 2, .pp = 2}},
+          {"cp2", 2, {.cp = 2}},
+          {"dp2sp2", 4, {.dp_replicate = 2, .sp = 2}},
+          {"cp2tp2", 4, {.cp = 2, .tp = 2}}};
 }
 
 // Trains two steps in each layout, saves, and goes on for two more in each other one.

@@ -5,6 +5,9 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
@@ -67,6 +70,27 @@ def sharded():
 def train(net, o, first, count):
     steps(first, count, net, lambda loss: loss.backward(), lambda: (o.step(), o.zero_grad()))
 WHOLE = StateDictOptions(full_state_dict=True)
+)";
+
+constexpr const char* kFromOurShards = R"(
+# DCP's own reader puts our shards into those of FSDP2.
+def from_our_shards(net, o):
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+    import glob, shutil
+    if dist.get_rank() == 0:
+        for part in ('model', 'state'):
+            shutil.rmtree(part, ignore_errors=True)
+            os.makedirs(part)
+            for file in glob.glob('ours/%s*.safetensors' % part): shutil.copy(file, part)
+    dist.barrier()
+    model = get_model_state_dict(net)
+    dcp.load(model, storage_reader=HuggingFaceStorageReader('model'))
+    set_model_state_dict(net, model)
+    own = get_optimizer_state_dict(net, o)
+    slots = {'optimizer.0.%s.%s' % (name, slot): slots[slot] for name, slots in own['state'].items() for slot in ('exp_avg', 'exp_avg_sq')}
+    dcp.load(slots, storage_reader=HuggingFaceStorageReader('state'))
+    for name, of in own['state'].items(): of['step'].fill_(3)
+    set_optimizer_state_dict(net, o, own)
 )";
 
 constexpr const char* kDeepSpeed = R"(
@@ -183,7 +207,7 @@ def work(rank):
 TEST_F(ShardedPeers, Fsdp2GoesOnFromBothLayouts) {
   train_here();
 
-  EXPECT_EQ(run(std::string(kFsdp2) + R"(
+  EXPECT_EQ(run(std::string(kFsdp2) + kFromOurShards + R"(
 def from_accelerates_layout(net, o):
     from safetensors.torch import load_file
     names = [name for name, _ in net.named_parameters()]
@@ -192,23 +216,6 @@ def from_accelerates_layout(net, o):
     state = {names[i]: slots for i, slots in saved['state'].items()}
     groups = [dict(group, params=[names[i] for i in group['params']]) for group in saved['param_groups']]
     set_optimizer_state_dict(net, o, {'state': state, 'param_groups': groups}, options=WHOLE)
-# DCP's own reader puts our shards into those of FSDP2.
-def from_our_shards(net, o):
-    from torch.distributed.checkpoint import HuggingFaceStorageReader
-    import glob, json, shutil
-    if dist.get_rank() == 0:
-        for part in ('model', 'state'):
-            os.makedirs(part)
-            for file in glob.glob('ours/%s*.safetensors' % part): shutil.copy(file, part)
-    dist.barrier()
-    model = get_model_state_dict(net)
-    dcp.load(model, storage_reader=HuggingFaceStorageReader('model'))
-    set_model_state_dict(net, model)
-    own = get_optimizer_state_dict(net, o)
-    slots = {'optimizer.0.%s.%s' % (name, slot): slots[slot] for name, slots in own['state'].items() for slot in ('exp_avg', 'exp_avg_sq')}
-    dcp.load(slots, storage_reader=HuggingFaceStorageReader('state'))
-    for name, of in own['state'].items(): of['step'].fill_(3)
-    set_optimizer_state_dict(net, o, own)
 def work(rank):
     for load in (from_accelerates_layout, from_our_shards):
         net, o = sharded()
@@ -217,6 +224,58 @@ def work(rank):
         same({name: p.full_tensor().detach() for name, p in net.named_parameters()}, 'after.pt')
 )"),
             "good");
+}
+
+// Parts of cut parameters, of stages, and of both beside sharding are boxes of whole tensors, which DCP's reader puts
+// together.
+TEST_F(ShardedPeers, Fsdp2GoesOnFromModelsOverSeveralRanks) {
+  const parallel::ParallelOptions cut{.tp = 2, .tensor_plan = {{"first", "colwise"}, {"second", "rowwise"}}};
+  auto split = cut;
+  split.dp_shard = 2;
+  const std::vector<std::pair<int, parallel::ParallelOptions>> layouts = {
+      {2, cut}, {4, split}, {2, {.pp = 2, .stages = {"second"}}}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const auto& [world, layout] = layouts[i];
+    std::filesystem::remove_all(path("ours"));
+    testing::run_ranks(world, [&](auto& process) {
+      Accelerator accelerator(process, {.tune_allocator = false, .parallel = layout});
+      testing::Mlp net;
+      testing::initialise(*net, 1);
+      torch::optim::AdamW adam(net->parameters(), 0.01);
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      const auto train = [&, &model = model, &optimizer = optimizer](int first, int count) {
+        for (int step = first; step < first + count; ++step) {
+          const auto data = testing::problem_for("mlp", 40 + static_cast<uint64_t>(step));
+          const int place = layout.dp_shard > 1 ? process.rank() / 2 : 0;
+          const std::pair<at::Tensor, at::Tensor> mine(data.inputs.chunk(layout.dp_shard)[place],
+                                                       data.targets.chunk(layout.dp_shard)[place]);
+          const auto loss = [&](const auto& part) { return torch::cross_entropy_loss(model(part.first), part.second); };
+          optimizer.zero_grad();
+          if (layout.pp > 1) {
+            accelerator.forward_backward(mine, loss);
+          } else {
+            accelerator.backward(loss(mine));
+          }
+          optimizer.step();
+        }
+      };
+      train(0, kBefore);
+      accelerator.save_state(path("ours"));
+      train(kBefore, kAfter);
+      accelerator.save(accelerator.get_state_dict(model), path("after.pt"));
+      process.wait_for_everyone();
+    });
+
+    EXPECT_EQ(run(std::string(kFsdp2) + kFromOurShards + R"(
+def work(rank):
+    net, o = sharded()
+    from_our_shards(net, o)
+    train(net, o, 3, 3)
+    same({name: p.full_tensor().detach() for name, p in net.named_parameters()}, 'after.pt')
+)"),
+              "good")
+        << i;
+  }
 }
 
 TEST_F(ShardedPeers, RunsGoOnFromFoldersOfDeepSpeedOfEveryStage) {

@@ -29,8 +29,9 @@ struct GenerateOptions {
 };
 
 /// Returns ids [batch, tokens + new tokens]: the prompt, and what the model adds. It computes each token once
-/// (KvCache). Throws: UsageError for options out of range, an empty prompt, or more tokens
-/// than positions.
+/// (KvCache). Where a model is cut over ranks (tp), all of them call it with the same prompt and options. Collective:
+/// then. Throws: UsageError for options out of range, an empty prompt, more tokens than positions, or a model on stages
+/// (pp).
 at::Tensor generate(const CausalLm& model, const at::Tensor& ids, const GenerateOptions& options = {});
 at::Tensor generate(CausalLmModule& model, const at::Tensor& ids, const GenerateOptions& options = {});
 

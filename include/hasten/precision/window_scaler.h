@@ -39,6 +39,8 @@ class WindowScaler : public training::StepPolicy {
   /// in float32.
   /// Blocks: until the gradients' device has finished.
   at::Tensor begin_backward(const at::Tensor& loss);
+  /// The same for backwards that are given the scale: returns it, 1 if losses are not scaled.
+  double begin_backward();
   /// Optimizers that are to be known before their first step: clip finds a parameter's owner among them.
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
 

@@ -120,13 +120,32 @@ JoinCall Join::merge(const ActiveRanks& active, const JoinCall& call, int rank) 
                    ". Ranks with data must do the same things in the same order.");
 }
 
+// A model whose ranks part leaves the loop with an error, of which all other models hear.
+JoinCall Join::agreed_by_model(const JoinCall& mine) const {
+  if (model_.world_size() == 1) return mine;
+  const comm::Purpose purpose("join_uneven_inputs: ranks of one model");
+  const auto calls = comm::gather_object(model_.with_check(false), encoded(mine));
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    const JoinCall first = decoded(calls.front()), other = decoded(calls[rank]);
+    if (first == other) continue;
+    const auto words = [](const JoinCall& call) {
+      return call.component.empty() ? std::string("has no more batches") : text("is about to do ", describe(call));
+    };
+    return {kLoop, text(kFailed, "the ranks of one model leave join_uneven_inputs together, but the first of them ",
+                        words(first), ", and rank ", rank, " of it ", words(other),
+                        ". Give all ranks of a model the same batches")};
+  }
+  return mine;
+}
+
 ActiveRanks Join::hold_round(const JoinCall& mine) {
   const Origin origin{"join", group_.rank(), group_.world_size()};
   // Until the round has ended well, an error is one of all ranks.
   ended_ = true;
   std::vector<JoinCall> calls;
   const comm::Purpose purpose("join_uneven_inputs");
-  for (const json& call : comm::gather_object(group_.with_check(false), encoded(mine))) calls.push_back(decoded(call));
+  const json call_of_model = encoded(agreed_by_model(mine));
+  for (const json& call : comm::gather_object(group_.with_check(false), call_of_model)) calls.push_back(decoded(call));
   check_that_none_has_failed(calls, origin);
   check_that_none_is_rejected(calls, origin);
   ActiveRanks active;

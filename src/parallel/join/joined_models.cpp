@@ -9,6 +9,7 @@
 
 #include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
@@ -61,6 +62,8 @@ void JoinedModels::shadow_backward(const training::JoinCall& call, const trainin
 
 // A rank without data takes no part in zero_grad(), so it learns here what `root` has forgotten.
 void JoinedModels::finish(int root) {
+  // Parts of a model are memory here.
+  const interception::PassScope pass;
   std::vector<int64_t> kept;
   for (const auto& model : models_) kept.push_back(has_gradients(*model) ? 1 : 0);
   const comm::Purpose purpose("end of join_uneven_inputs");

@@ -66,11 +66,20 @@ Logger Operations::logger(const std::string& name) {
 }
 
 bool Operations::goes_first() {
-  return is_joining() ? notify(kMainFirst).first() == process_.rank() : process_.is_main_process();
+  if (!is_joining()) return process_.is_main_process();
+  refuse_parts_of_models(kMainFirst);
+  return notify(kMainFirst).first() == process_.rank();
 }
 
 bool Operations::goes_first_locally() {
-  return is_joining() ? is_first_of_machine(notify(kLocalMainFirst)) : process_.is_local_main_process();
+  if (!is_joining()) return process_.is_local_main_process();
+  refuse_parts_of_models(kLocalMainFirst);
+  return is_first_of_machine(notify(kLocalMainFirst));
+}
+
+// Turns go by ranks of the process, those with data by models.
+void Operations::refuse_parts_of_models(const char* call) const {
+  if (data_.world_size() != group_.world_size()) reject_in_join(text(call, " of models over several ranks"));
 }
 
 bool Operations::is_first_of_machine(const training::ActiveRanks& active) const {
@@ -89,7 +98,7 @@ void Operations::notify_attempt(const memory::BatchSizeAttempt& attempt) {
 
 std::vector<at::Tensor> Operations::join_call(const TensorCall& call, const std::vector<at::Tensor>& tensors) {
   const auto described = call.with(tensors);
-  return carry_out(described, tensors, notify(described.encode(kComponent)), group());
+  return carry_out(described, tensors, notify(described.encode(kComponent)), data());
 }
 
 void Operations::shadow(const training::JoinCall& call, const training::ActiveRanks& active) {
@@ -108,10 +117,10 @@ void Operations::shadow(const training::JoinCall& call, const training::ActiveRa
   } else if (operation == kAttempt) {
     memory::detail::agree_without_attempt(group(), {call.integers.at(0), call.integers.at(1)});
   } else if (operation == kObjects) {
-    comm::gather_object(group(), core::Value::list());
+    comm::gather_object(data(), core::Value::list());
   } else {
     const auto described = TensorCall::decode(call);
-    carry_out(described, neutral_tensors(described, process_.device()), active, group());
+    carry_out(described, neutral_tensors(described, process_.device()), active, data());
   }
 }
 

@@ -8,6 +8,7 @@
 #include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/interception/interceptor.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "parallel/parameters/parameter_sync.h"
 
@@ -122,6 +123,8 @@ void LocalSgd::finish() {
 }
 
 void average_parameters(const Ddp& model, const comm::Group& group, bool took_part) {
+  // Parts of a model are memory here.
+  const interception::PassScope pass;
   model.step().set_averaged();
   average_tensors(model.module().parameters(), group, took_part);
 }

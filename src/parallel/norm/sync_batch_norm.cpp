@@ -14,9 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/comm/nested/objects.h"
 #include "hasten/comm/types/purpose.h"
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/parallel/layout/placement.h"
+#include "hasten/parallel/layout/stages.h"
 #include "parallel/parameters/parameter_sync.h"
 #include "parallel/statistics/global_batch_norm.h"
 #include "parallel/statistics/sync_group.h"
@@ -197,6 +200,28 @@ bool BatchNormInterceptor::intercept(const c10::OperatorHandle& op, interception
   return true;
 }
 
+// Returns this rank's number among those of a stage, and its stage's among stages; -1 for what is not divided.
+std::vector<int64_t> part_of_model(const torch::nn::Module& model) {
+  std::vector<int64_t> found = {-1, -1};
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (const auto* const cut = placed_by(parameter)) found[0] = cut->group().rank();
+    if (const auto* const staged = staged_by(parameter)) found[1] = staged->group().rank();
+  }
+  return found;
+}
+
+// Ranks of one model have one batch, which would count as often as there are ranks. Those of another stage never come.
+void require_other_batches(const comm::Group& group, const std::vector<int64_t>& part) {
+  const comm::Purpose purpose("ranks of SyncBatchNorm");
+  const auto parts = comm::gather_object(group.with_check(false), part);
+  if (std::all_of(parts.begin(), parts.end(), [&](const auto& other) { return other == parts.front(); })) return;
+  throw UsageError(
+      origin_of(group),
+      "the group of SyncBatchNorm has ranks that hold parts of one model, and have one batch together. Call "
+      "convert_sync_batchnorm before prepare with the group of all ranks, or with one of ranks that have "
+      "other batches (Layout::data()).");
+}
+
 }  // namespace
 
 void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) {
@@ -207,6 +232,7 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
                      "track_running_stats. Switch one of them on in its options.");
   });
   if (group.world_size() == 1) return;
+  require_other_batches(group, part_of_model(model));
   check_same_module(model, group);
   // Connections of their own: gradients' exchanges start when gradients arrive, which may be before a
   // BatchNorm's on one rank and after it on another.
@@ -224,6 +250,41 @@ comm::Group create_syncbn_process_group(const comm::Group& group, int size) {
   }
   const comm::Purpose purpose("create_syncbn_process_group");
   return *group.split(group.rank() / size);
+}
+
+void fit_sync_batchnorm(torch::nn::Module& model, const Layout& layout, const comm::Group& everyone) {
+  struct Found {
+    c10::intrusive_ptr<SyncGroup> before, now;
+    std::vector<std::pair<torch::nn::Module*, std::string>> norms;
+  };
+  std::vector<Found> all;
+  for_each_batch_norm(model, "", [&](torch::nn::Module& module, const std::string& name) {
+    const auto tensors = carriers(module);
+    if (tensors.empty()) return;
+    const auto mark = interception::find_interceptor<BatchNormInterceptor>(tensors.front());
+    if (!mark) return;
+    const auto known =
+        std::find_if(all.begin(), all.end(), [&](const Found& one) { return one.before == mark->group; });
+    Found& found = known != all.end() ? *known : all.emplace_back(Found{mark->group, {}, {}});
+    found.norms.emplace_back(&module, name);
+  });
+  for (Found& found : all) {
+    const auto& group = found.before->group();
+    if (group.world_size() != everyone.world_size()) {
+      require_other_batches(group, {layout.model().rank()});
+      continue;
+    }
+    const comm::Purpose purpose("convert_sync_batchnorm");
+    const auto& data = layout.data();
+    if (data.world_size() > 1) found.now = c10::make_intrusive<SyncGroup>(*data.split(0, data.rank()));
+    for (const auto& [module, name] : found.norms) {
+      if (found.now) {
+        intercept(*module, name, found.now);
+      } else {
+        revert_sync_batchnorm(*module);
+      }
+    }
+  }
 }
 
 void revert_sync_batchnorm(torch::nn::Module& model) {

@@ -3,28 +3,25 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "hasten/interception/stack_tensors.h"
+#include "parallel/parameters/copied_part.h"
 #include "parallel/pipeline/forward_pass.h"
 
 namespace hasten::parallel::pipeline {
 namespace {
 
-// Operators of forwards that no optimizer calls on parameters alone.
-bool computes_forward(std::string_view name) {
-  constexpr std::array kNames = std::to_array<std::string_view>(
-      {"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm", "aten::embedding", "aten::layer_norm",
-       "aten::native_layer_norm", "aten::rms_norm", "aten::conv1d", "aten::conv2d", "aten::convolution"});
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
 struct Arguments {
   bool has_value = false, has_parameter = false, has_foreign = false;
   int stage = -1;
 };
+
+// A transposed parameter alone is no forward.
+bool computes_forward(std::string_view name) {
+  return name != "aten::t" && is_of_forwards(name);
+}
 
 }  // namespace
 
@@ -58,9 +55,17 @@ bool StageAxis::intercept(const c10::OperatorHandle& op, interception::Stack& st
     throw UsageError(origin(), "'", op.schema().name(), "' on ", found.has_value ? "a value" : "a parameter",
                      " of stage ", found.stage,
                      " outside of a pipeline's forward. Compute the loss in the function that forward_backward is "
-                     "given, and outputs in that of forward.");
+                     "given, and outputs in that of forward. Models on stages do not generate tokens "
+                     "(models::generate); those that are cut over tp do.");
   }
-  return false;
+  if (op.schema().name() != "aten::clone") return false;
+  const auto* const copied = find(stack[stack.size() - op.schema().arguments().size()].toTensor());
+  {
+    const interception::PassScope pass;
+    op.callBoxed(stack);
+  }
+  mark_copied_part(stack.back().toTensor(), copied->name, text("on stage ", found.stage), origin());
+  return true;
 }
 
 }  // namespace hasten::parallel::pipeline

@@ -10,21 +10,26 @@
 namespace hasten::parallel {
 namespace {
 
-// The part of a gradient that this rank counts. Of a split one it is the slice. One that is not split counts on the
-// first rank of data(), one of a whole parameter on the first rank of the model.
+// The part of a gradient that this rank counts. Of a split one it is the slice, and others count on the first rank of
+// data() beside those. One of a whole parameter counts on the first rank of the model.
 OwnedGradient counted_here(const ClipParts& parts) {
   return [&parts](const at::Tensor& parameter) -> std::optional<at::Tensor> {
     if (!counts_on_this_stage(parameter)) return at::Tensor();
     if (placed_by(parameter) == nullptr && parts.layout.tensor().rank() != 0) return at::Tensor();
     if (parts.layout.context().rank() != 0) return at::Tensor();
-    const auto slice = parts.sharding ? parts.sharding->owned_gradient(parameter) : std::nullopt;
+    if (!parts.sharding) return parameter.grad();
+    const auto slice = parts.sharding->owned_gradient(parameter);
     if (slice) return parts.sharding->is_copy() ? at::Tensor() : *slice;
     return parts.layout.data().rank() == 0 ? parameter.grad() : at::Tensor();
   };
 }
 
+// Without sharding each model has all of its gradients: those that all models have alike behind an exchange, or its own
+// (local SGD, no_sync).
 GradientNorm norm_of(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double norm_type) {
-  return gradient_norm(parameters, {.norm_type = norm_type, .owned = counted_here(parts), .group = parts.everyone});
+  return gradient_norm(parameters, {.norm_type = norm_type,
+                                    .owned = counted_here(parts),
+                                    .group = parts.sharding ? parts.everyone : parts.layout.model()});
 }
 
 }  // namespace

@@ -50,6 +50,11 @@ void CutAxis::add(const std::string& name, const at::Tensor& parameter, Placemen
   interception::add_interceptor(parameter, shared_from_this());
 }
 
+std::string CutAxis::name_of(const at::Tensor& parameter) const {
+  const auto found = names_.find(parameter.unsafeGetTensorImpl());
+  return found == names_.end() ? std::string() : found->second;
+}
+
 at::Tensor CutAxis::cut_whole(const at::Tensor& whole, const Cut& cut, int part) const {
   if (!options_.zigzag) return cut_tensor(whole, cut, num_parts(), part);
   const int64_t block = whole.size(cut.dim) / cut.blocks;

@@ -96,6 +96,8 @@ class CutAxis : public interception::Interceptor,
 
   /// Records a parameter that holds this rank's part.
   void add(const std::string& name, const at::Tensor& parameter, Placement placement);
+  /// Returns the name of a cut parameter; "" for another tensor.
+  std::string name_of(const at::Tensor& parameter) const;
   /// Notes that an operator takes a cut parameter; those behind it, up to the next, are of its module.
   void note_used(const at::Tensor& parameter) noexcept { last_used_ = parameter.unsafeGetTensorImpl(); }
 

@@ -5,11 +5,10 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
+#include <string>
 #include <utility>
 
+#include "parallel/parameters/copied_part.h"
 #include "parallel/tensor/rules.h"
 
 namespace hasten::parallel::tensor {
@@ -20,20 +19,24 @@ int& forward_scopes() {
   return depth;
 }
 
-// Operators of forwards that no optimizer calls on parameters alone.
-bool is_of_forwards(std::string_view name) {
-  constexpr std::array kNames = std::to_array<std::string_view>(
-      {"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::t",
-       "aten::embedding", "aten::layer_norm", "aten::native_layer_norm", "aten::rms_norm", "aten::conv1d",
-       "aten::conv2d", "aten::convolution"});
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
 class Handler final : public CutAxis {
  public:
   using CutAxis::CutAxis;
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
+
+ private:
+  bool copy_part(const c10::OperatorHandle& op, interception::Stack& stack) const;
 };
+
+bool Handler::copy_part(const c10::OperatorHandle& op, interception::Stack& stack) const {
+  const std::string name = name_of(stack[stack.size() - op.schema().arguments().size()].toTensor());
+  {
+    const interception::PassScope pass;
+    op.callBoxed(stack);
+  }
+  mark_copied_part(stack.back().toTensor(), name, "cut over " + options().name, {"tensor", part(), num_parts()});
+  return true;
+}
 
 bool Handler::intercept(const c10::OperatorHandle& op, interception::Stack& stack) {
   // Backward works on parts.
@@ -63,7 +66,7 @@ bool Handler::intercept(const c10::OperatorHandle& op, interception::Stack& stac
   if (!has_global) {
     if (!has_parameter || (running_axes() & bit()) != 0) return false;
     const bool computes = at::GradMode::is_enabled() || forward_scopes() > 0 || is_of_forwards(op.schema().name());
-    if (!computes) return false;
+    if (!computes) return op.schema().name() == "aten::clone" && copy_part(op, stack);
   }
   count_operator();
   const uint64_t before = std::exchange(running_axes(), running_axes() | bit());

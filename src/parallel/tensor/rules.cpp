@@ -164,18 +164,29 @@ void RuleCall::call_on_whole() {
   const bool loses_views = gives_views(op.schema()) && has_tensor(0) && axis.is_cut((*this)[0].toTensor());
   replace([&](const at::Tensor& tensor) { return whole(axis.look(tensor)); });
   op.callBoxed(stack_);
-  if (loses_views) {
-    const auto lost = std::make_shared<LostView>(axis);
-    for (size_t i = begin_; i < stack_.size(); ++i) {
-      interception::visit_tensors(stack_[i],
-                                  [&](const at::Tensor& view) { interception::add_interceptor(view, lost); });
-    }
-  }
+  if (loses_views) refuse_writes_to_results();
   if (!writes || !before.is_cut()) return;
   // The write goes to this rank's part.
   const at::Tensor written = part(axis.look(stack_.at(begin_).toTensor()), before.cut);
   before.local.copy_(written);
   stack_.at(begin_) = self;
+}
+
+void RuleCall::refuse_writes_to_results() const {
+  const auto lost = std::make_shared<LostView>(axis);
+  for (size_t i = begin_; i < stack_.size(); ++i) {
+    interception::visit_tensors(stack_[i], [&](const at::Tensor& view) { interception::add_interceptor(view, lost); });
+  }
+}
+
+void RuleCall::give_lost(at::Tensor view) {
+  give(std::move(view));
+  refuse_writes_to_results();
+}
+
+void RuleCall::give_lost(const std::vector<at::Tensor>& views) {
+  give(views);
+  refuse_writes_to_results();
 }
 
 at::Tensor RuleCall::whole(const Argument& x) const {

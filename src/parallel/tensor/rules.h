@@ -68,6 +68,10 @@ class RuleCall {
   void call_on_parts(const Cut& cut, int64_t size);
   /// Calls the operator with whole values.
   void call_on_whole();
+  /// Gives copies of what one process has as views, or pieces of whole values: writes to them would be lost, and are
+  /// refused.
+  void give_lost(at::Tensor view);
+  void give_lost(const std::vector<at::Tensor>& views);
 
   /// Returns a whole value; gradients of code that is the same on all ranks, or that differs by rank.
   at::Tensor whole(const Argument& x) const;
@@ -83,6 +87,7 @@ class RuleCall {
   }
 
  private:
+  void refuse_writes_to_results() const;
   template <class Fn>
   static void replace_at(c10::IValue& value, const Fn& fn) {
     if (value.isTensor()) {

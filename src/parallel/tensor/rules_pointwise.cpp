@@ -102,6 +102,19 @@ void new_rule(RuleCall& call) {
   call.give(call.call());
 }
 
+// Memory that is to be filled, such as a cache for more tokens: cut as the tensor is if the cut dimension has its size.
+void new_empty_rule(RuleCall& call) {
+  const Argument x = call.argument(0);
+  call.replace([&](const at::Tensor& tensor) { return call.axis.look(tensor).local; });
+  const bool is_alike = x.is_cut() && call[1].isIntList() && call[1].toIntVector().size() == x.sizes.size() &&
+                        call[1].toIntVector()[static_cast<size_t>(x.cut.dim)] == x.cut_size();
+  if (!is_alike) return call.give(call.call());
+  auto sizes = call[1].toIntVector();
+  sizes[static_cast<size_t>(x.cut.dim)] = x.local.size(x.cut.dim);
+  call[1] = sizes;
+  call.give(call.wrap(call.call(), x.cut, x.cut_size()));
+}
+
 // The same on all ranks: branches of the program must not part.
 void equal_rule(RuleCall& call) {
   const Argument a = call.argument(0), b = call.argument(1);
@@ -157,9 +170,10 @@ void add_unary_rules(Rules& rules) {
   for (const char* name : {"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"}) {
     rules[name] = like_rule;
   }
-  for (const char* name : {"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}) {
-    rules[name] = new_rule;
-  }
+  for (const char* name : {"aten::new_zeros", "aten::new_ones", "aten::new_full"}) rules[name] = new_rule;
+  rules["aten::new_empty"] = new_empty_rule;
+  // Not tagged as pointwise.
+  rules["aten::copy_"] = pointwise_rule;
   rules["aten::equal"] = equal_rule;
 }
 

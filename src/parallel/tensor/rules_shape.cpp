@@ -1,10 +1,12 @@
 // Rules of views and of operators that move, split and join values. See rules.h.
 #include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "hasten/parallel/tensor/tensor_parallel.h"
 #include "parallel/tensor/rules.h"
 
 namespace hasten::parallel::tensor {
@@ -17,20 +19,53 @@ std::vector<int64_t> inferred(const std::vector<int64_t>& given, const std::vect
   return {view.begin(), view.end()};
 }
 
+// The strides that a value of `sizes` has on one process, by those of a part. Dimensions outside the cut one grow as it
+// does. A part that was cut out of a whole value has that one's strides.
+std::vector<int64_t> grown_strides(std::vector<int64_t> strides, int64_t own, const Cut& cut,
+                                   const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> row(sizes.size(), 1);
+  for (size_t i = row.size(); i-- > 1;) row[i - 1] = row[i] * sizes[i];
+  if (strides == row || own == 0) return strides;
+  const auto dim = static_cast<size_t>(cut.dim);
+  const int64_t inner = strides[dim];
+  for (int64_t& stride : strides) {
+    if (stride > inner) stride = stride / own * sizes[dim];
+  }
+  return strides;
+}
+
+std::vector<int64_t> strides_of(const at::Tensor& value) {
+  const auto* const global = GlobalTensor::of(value);
+  if (global == nullptr) return value.strides().vec();
+  const int64_t own = global->local().size(global->cut().dim);
+  return grown_strides(strides_of(global->local()), own, global->cut(), global->sizes().vec());
+}
+
+// Whether one process would have a view: then writes to it reach the value.
+bool is_view_elsewhere(const Argument& x, const std::vector<int64_t>& sizes) {
+  const auto strides = grown_strides(strides_of(x.local), x.local.size(x.cut.dim), x.cut, x.sizes);
+  return at::detail::computeStride(at::IntArrayRef(x.sizes), strides, at::IntArrayRef(sizes)).has_value();
+}
+
 // Both view and reshape: a global tensor says that it is contiguous, its part need not be.
 void view_rule(RuleCall& call) {
   const Argument x = call.argument(0);
   if (!call[1].isIntList()) return call.call_on_whole();
   auto sizes = inferred(call[1].toIntVector(), x.sizes);
+  const bool is_view = call.op.schema().name() == "aten::view" || is_view_elsewhere(x, sizes);
   const auto cut = cut_of_view(x.sizes, x.cut, sizes, call.axis.num_parts());
   if (!cut || cut->blocks % call.axis.blocks_together() != 0) {
     call.axis.note_gathered(call.op);
-    return call.give(call.whole(x).reshape(sizes));
+    at::Tensor copy = call.whole(x).reshape(sizes);
+    return is_view ? call.give_lost(std::move(copy)) : call.give(std::move(copy));
   }
   auto& own = sizes[static_cast<size_t>(cut->dim)];
   const int64_t size = own;
   own = part_size(size, cut->blocks, call.axis.num_parts(), call.axis.part());
-  call.give(call.wrap(x.local.reshape(sizes), *cut, size));
+  at::Tensor local = x.local.reshape(sizes);
+  const bool is_lost = is_view && !local_value(local).is_alias_of(local_value(x.local));
+  at::Tensor result = call.wrap(std::move(local), *cut, size);
+  return is_lost ? call.give_lost(std::move(result)) : call.give(std::move(result));
 }
 
 void transpose_rule(RuleCall& call) {
@@ -149,7 +184,7 @@ void chunk_rule(RuleCall& call) {
   const int64_t piece = (size + num - 1) / num;
   if (dim == x.cut.dim && (piece == 0 || piece % piece_unit(call, x) != 0)) {
     call.axis.note_gathered(call.op);
-    return call.give(call.whole(x).chunk(num, dim));
+    return call.give_lost(call.whole(x).chunk(num, dim));
   }
   give_pieces(call, x, piece, dim);
 }

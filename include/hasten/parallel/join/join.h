@@ -40,7 +40,9 @@ struct JoinOptions {
 
 class Join : public training::JoinScope {
  public:
-  explicit Join(comm::Group group) : group_(std::move(group)) {}
+  /// `group`: ranks with other batches. `model`: the ranks that hold parts of one model and have one batch, which leave
+  /// together. Each call goes over them first, so that ranks that part say so and none waits.
+  explicit Join(comm::Group group, comm::Group model = {}) : group_(std::move(group)), model_(std::move(model)) {}
 
   /// Components shadow and finish in the order in which they were added. They must stay valid.
   void add(training::Joinable& component) { components_.push_back(&component); }
@@ -62,10 +64,11 @@ class Join : public training::JoinScope {
 
  private:
   ActiveRanks hold_round(const JoinCall& mine);
+  JoinCall agreed_by_model(const JoinCall& mine) const;
   training::Joinable* find(const std::string& name) const noexcept;
   JoinCall merge(const ActiveRanks& active, const JoinCall& call, int rank) const;
 
-  comm::Group group_;
+  comm::Group group_, model_;
   std::vector<training::Joinable*> components_;
   ActiveRanks last_ = {};
   /// The last round ended with an error on all ranks.

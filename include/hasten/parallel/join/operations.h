@@ -39,6 +39,8 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   const process::Process& process() const noexcept { return process_; }
   /// Returns the process's group, with the check on.
   const comm::Group& group() const noexcept { return group_; }
+  /// Returns the ranks with other batches, with the check on.
+  const comm::Group& data() const noexcept { return data_; }
   /// Returns the same two for a program's own collectives. Inside a joined loop each first compares all ranks. It
   /// throws UsageError on all of them if some have run out of data, since those would not take part.
   const process::Process& own_process() const noexcept { return own_process_; }
@@ -151,6 +153,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   static constexpr const char *kMainFirst = "main_process_first", *kLocalMainFirst = "local_main_process_first";
   bool goes_first();
   bool goes_first_locally();
+  void refuse_parts_of_models(const char* call) const;
   bool is_first_of_machine(const training::ActiveRanks& active) const;
   /// Notifies a call without tensors.
   training::ActiveRanks notify(const char* operation) { return notify(training::JoinCall{kComponent, operation}); }

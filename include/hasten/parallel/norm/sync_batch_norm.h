@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/parallel/layout/layout.h"
 #include "hasten/parallel/model/prepared_model.h"
 
 namespace hasten::parallel {
@@ -31,7 +32,7 @@ namespace hasten::parallel {
 ///
 /// Collective: yes. Blocks: yes. Throws: UsageError for a BatchNorm without any tensor to carry the mark (neither
 /// affine nor track_running_stats), naming it, also in a world of one; UsageError for models that differ between the
-/// ranks; CommError.
+/// ranks; UsageError if the group has ranks that hold parts of one model (tp, pp); CommError.
 void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group);
 
 /// The same for holders (TORCH_MODULE) and shared pointers.
@@ -45,6 +46,12 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
 /// create_syncbn_process_group), for convert_sync_batchnorm. Collective: yes. Blocks: yes. Throws: UsageError if `size`
 /// does not divide the world; CommError.
 comm::Group create_syncbn_process_group(const comm::Group& group, int size);
+
+/// For prepare of a model that several ranks hold (Layout::divides_model), which have one batch together. BatchNorms
+/// that were converted over all ranks normalise over layout.data() from now on. Those of ranks within data() stay as
+/// they are. Collective: yes, if any was converted. Blocks: then. Throws: UsageError for the ranks of one model;
+/// CommError.
+void fit_sync_batchnorm(torch::nn::Module& model, const Layout& layout, const comm::Group& everyone);
 
 /// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing
 /// for modules that were not converted.

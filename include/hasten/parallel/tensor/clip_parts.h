@@ -22,8 +22,8 @@ struct ClipParts {
 };
 
 /// torch's clip_grad_norm_ of the whole parameters, whether a layout cuts them or not. Returns the norm before.
-/// Collective: yes, over all ranks, where something is cut or split. Blocks: until all have come. Throws: as
-/// clip_gradients_.
+/// Collective: yes, over the ranks of a model where it is cut, over all where something is split. Blocks: until they
+/// have come. Throws: as clip_gradients_.
 double clip_grad_norm_(const ClipParts& parts, const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type);
 
