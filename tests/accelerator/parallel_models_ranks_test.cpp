@@ -136,19 +136,26 @@ INSTANTIATE_TEST_SUITE_P(All, ParallelIdentity, ::testing::ValuesIn(parallel_mod
 
 TEST_P(ParallelIdentity, OfTenStepsWithCutLayers) {
   expect_ten_steps({{.tp = 2}});
-  expect_ten_steps({{.tp = 4}});
   expect_ten_steps({{.tp = 2, .sequence_parallel = true}});
 }
 TEST_P(ParallelIdentity, OfTenStepsOnStages) {
   expect_ten_steps({{.pp = 2, .microbatches = 4}});
-  expect_ten_steps({{.pp = 4, .microbatches = 4}});
 }
 TEST_P(ParallelIdentity, OfTenStepsBesideDataParallelism) {
   expect_ten_steps({{.dp_replicate = 2, .tp = 2}, 2});
   expect_ten_steps({{.dp_shard = 2, .tp = 2}, 2});
   expect_ten_steps({{.dp_shard = 2, .pp = 2, .microbatches = 2}, 2});
 }
-TEST_P(ParallelIdentity, OfTenStepsWithAllAtOnce) {
+
+class ParallelIdentityOfMany : public ParallelIdentity {};
+INSTANTIATE_TEST_SUITE_P(All, ParallelIdentityOfMany, ::testing::ValuesIn(parallel_models()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ParallelIdentityOfMany, OfTenStepsOnFourParts) {
+  expect_ten_steps({{.tp = 4}});
+  expect_ten_steps({{.pp = 4, .microbatches = 4}});
+}
+TEST_P(ParallelIdentityOfMany, OfTenStepsWithAllAtOnce) {
   expect_ten_steps({{.dp_shard = 2, .tp = 2, .pp = 2, .sequence_parallel = true, .microbatches = 2}, 2});
 }
 

@@ -30,12 +30,14 @@ struct PairCase {
   AcceleratorOptions options = {};
   int world = 2, data = 1, steps = 3;
   double losses = 2e-5, weights = 2e-4;
-  /// Both sides train by forward_backward, as with pp.
+  /// Norms differ by so much, relative: steps of AdamW do not show a factor on gradients.
+  double norms = 1e-3;
+  /// Trains by forward_backward, as with pp. The reference has one backward of the whole batch.
   bool in_parts = false;
 };
 
 struct PairRun {
-  std::vector<double> losses = {};
+  std::vector<double> losses = {}, norms = {};
   std::map<std::string, at::Tensor> weights = {};
 };
 
@@ -71,8 +73,9 @@ PairRun train_pair(const process::Process& process, const PairCase& is, const st
       accelerator.backward(loss);
       loss = accelerator.reduce(loss.detach(), {.op = comm::ReduceOp::kMean});
     }
-    accelerator.clip_grad_norm_(net->parameters(), 0.5);
+    run.norms.push_back(accelerator.clip_grad_norm_(net->parameters(), 0.5));
     optimizer.step();
+    EXPECT_FALSE(optimizer.step_was_skipped()) << step;
     run.losses.push_back(parallel::whole_value(loss).item<double>());
   }
   for (const auto& item : net->named_parameters()) {
@@ -87,6 +90,7 @@ void expect_pair_as_alone(PairCase is) {
   const auto nets = pair_nets(is.world + 1);
   PairCase alone = is;
   alone.data = 1;
+  alone.in_parts = false;
   alone.options.parallel = {};
   alone.options.shard.stage = parallel::ShardStage::kNone;
   PairRun expected;
@@ -98,6 +102,7 @@ void expect_pair_as_alone(PairCase is) {
     const PairRun own = train_pair(process, is, nets[static_cast<size_t>(process.rank())], place);
     for (size_t step = 0; step < own.losses.size(); ++step) {
       EXPECT_NEAR(own.losses[step], expected.losses[step], is.losses) << "step " << step;
+      EXPECT_NEAR(own.norms[step], expected.norms[step], is.norms * expected.norms[step]) << "step " << step;
     }
     for (const auto& [name, wanted] : expected.weights) {
       ASSERT_EQ(own.weights.at(name).sizes(), wanted.sizes()) << name;
@@ -133,11 +138,14 @@ TEST(ParallelPairs, SplitTheOptimizersStateOfSeveralStagesARank) {
 TEST(ParallelPairs, TrainStagesInBfloat16) {
   expect_pair_as_alone({.options = {.mixed_precision = Precision::kBf16, .parallel = {.pp = 2, .microbatches = 4}},
                         .losses = 3e-2,
-                        .weights = 8e-3});
+                        .weights = 8e-3,
+                        .norms = 3e-2});
 }
 TEST(ParallelPairs, TrainCutSequencesInBfloat16) {
-  expect_pair_as_alone(
-      {.options = {.mixed_precision = Precision::kBf16, .parallel = {.cp = 2}}, .losses = 3e-2, .weights = 8e-3});
+  expect_pair_as_alone({.options = {.mixed_precision = Precision::kBf16, .parallel = {.cp = 2}},
+                        .losses = 3e-2,
+                        .weights = 8e-3,
+                        .norms = 3e-2});
 }
 
 // ---- Recomputed activations.
@@ -213,7 +221,8 @@ PairCase in_fp16(const parallel::ParallelOptions& layout, int world, int data = 
           .world = world,
           .data = data,
           .losses = 5e-3,
-          .weights = 3e-3};
+          .weights = 3e-3,
+          .norms = 3e-2};
 }
 
 TEST(ParallelPairs, ScaleLossesOfCutLayers) {
