@@ -286,6 +286,8 @@ std::vector<std::string> megatron_notes(const plan::MegatronPlugin& plugin) {
   notes.insert(notes.end(), others.begin(), others.end());
   note(plugin.flag("overlap_cpu_optimizer_d2h_h2d"),
        "overlap_cpu_optimizer_d2h_h2d has no effect: copies of offloaded state overlap the step anyway");
+  note(plugin.flag("megatron_dataset_flag"),
+       "megatron_dataset_flag has no effect: a MegatronLmDummyDataLoader that prepare is given reads Megatron's data");
   note(plugin.flag("eod_mask_loss"), "eod_mask_loss is an option of the train step: models::GptBatchOptions");
   note(plugin.flag("return_logits"),
        "return_logits has no effect: model(x) without gradients gives logits on every rank");

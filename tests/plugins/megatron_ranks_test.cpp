@@ -266,6 +266,7 @@ TEST(MegatronOptions, OfLengthsAreNoted) {
               ElementsAre(AllOf(HasSubstr("seq_length = 128"), HasSubstr("other loaders have the length that their")),
                           HasSubstr("decoder_seq_length = 64")));
   EXPECT_THAT(notes({}), ::testing::IsEmpty());
+  EXPECT_THAT(notes({.megatron_dataset_flag = true}), ElementsAre(HasSubstr("megatron_dataset_flag has no effect")));
 }
 
 TEST(MegatronOptions, OfSelectiveRecomputationDropWhatSoftmaxAndDropoutGive) {
