@@ -48,19 +48,19 @@ template <class Source, class Transform>
 inline constexpr bool kIsMapped<torch::data::datasets::MapDataset<Source, Transform>> = !Source::is_stateful;
 
 /// Returns dataset.get_batch(request).
-template <class Dataset>
-typename Dataset::BatchType batch_of(Dataset& dataset, typename Dataset::BatchRequestType request) {
+template <class Dataset, class Request>
+typename Dataset::BatchType batch_of(Dataset& dataset, const Request& request) {
   if constexpr (kIsMapped<Dataset>) {
     // torch gives references to const to the parts of an object that is not.
     using Transform = typename Dataset::TransformType;
-    auto batch = batch_of(const_cast<typename Dataset::DatasetType&>(dataset.dataset()), std::move(request));
+    auto batch = batch_of(const_cast<typename Dataset::DatasetType&>(dataset.dataset()), request);
     if constexpr (kStacks<Transform>) {
       return stack_samples(std::move(batch));
     } else {
       return const_cast<Transform&>(dataset.transform()).apply_batch(std::move(batch));
     }
   } else {
-    return dataset.get_batch(std::move(request));
+    return dataset.get_batch(request);
   }
 }
 
