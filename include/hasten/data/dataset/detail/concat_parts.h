@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/data/batch/detail/batch_merge.h"
+#include "hasten/data/dataset/detail/stacked_batch.h"
 #include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data::detail {
