@@ -178,6 +178,8 @@ class MegatronSentences : public hasten::testing::InFolder {
   template <class Net>
   static std::pair<double, double> losses(const MegatronDataOptions& options, std::shared_ptr<Net> net,
                                           const std::function<models::TrainStep(std::shared_ptr<Net>)>& step_of) {
+    // Threads of so small a model wait for each other, for a minute where other programs run.
+    at::set_num_threads(1);
     const Accelerator accelerator(process::Process(), {.seed = 3, .tune_allocator = false});
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(2e-2));
     auto [model, optimizer, loaders] = accelerator.prepare(net, adamw, MegatronLmDummyDataLoader(options));
