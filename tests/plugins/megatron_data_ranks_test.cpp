@@ -1,6 +1,7 @@
 // Loaders of Megatron's indexed data through the front door.
 #include "hasten/plugins/megatron_data.h"
 
+#include <c10/util/ScopeExit.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -179,6 +180,8 @@ class MegatronSentences : public hasten::testing::InFolder {
   static std::pair<double, double> losses(const MegatronDataOptions& options, std::shared_ptr<Net> net,
                                           const std::function<models::TrainStep(std::shared_ptr<Net>)>& step_of) {
     // Threads of so small a model wait for each other, for a minute where other programs run.
+    const int threads = at::get_num_threads();
+    const auto restore = c10::make_scope_exit([threads] { at::set_num_threads(threads); });
     at::set_num_threads(1);
     const Accelerator accelerator(process::Process(), {.seed = 3, .tune_allocator = false});
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(2e-2));
