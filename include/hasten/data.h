@@ -1,6 +1,7 @@
 // The public headers of room data: datasets, samplers, loaders and metrics. A program may include single ones.
 #pragma once
 
+#include "hasten/data/dataset/bert_samples.h"
 #include "hasten/data/dataset/concat.h"
 #include "hasten/data/dataset/csv.h"
 #include "hasten/data/dataset/idx.h"
@@ -11,8 +12,10 @@
 #include "hasten/data/dataset/rows.h"
 #include "hasten/data/dataset/safetensors.h"
 #include "hasten/data/dataset/subset.h"
+#include "hasten/data/dataset/t5_samples.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/dataset/text_lines.h"
+#include "hasten/data/dataset/word_pieces.h"
 #include "hasten/data/image/image.h"
 #include "hasten/data/image/image_transform.h"
 #include "hasten/data/loader/data_loader.h"

@@ -1,14 +1,23 @@
 // Loaders of Megatron's indexed data through the front door.
 #include "hasten/plugins/megatron_data.h"
 
+#include <c10/util/ScopeExit.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/files/disk/disk.h"
+#include "hasten/models/bert.h"
 #include "hasten/models/gpt2.h"
+#include "hasten/models/t5.h"
 #include "hasten/models/train_steps.h"
 #include "hasten/settings/megatron_lm_plugin.h"
 #include "support/folder.h"
@@ -18,6 +27,7 @@
 namespace hasten {
 namespace {
 
+using parallel::MegatronDataKind;
 using parallel::MegatronDataOptions;
 using parallel::MegatronLmDummyDataLoader;
 using ::testing::HasSubstr;
@@ -135,6 +145,149 @@ TEST_F(MegatronData, TrainsAModelWithTheLabelOfItsLastToken) {
     }
   }
   EXPECT_LT(last, 0.7 * first);
+}
+
+// Documents of sentences, and their vocabulary.
+class MegatronSentences : public hasten::testing::InFolder {
+ protected:
+  void SetUp() override {
+    InFolder::SetUp();
+    std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+    for (int i = 5; i < 40; ++i)
+      vocabulary += (i % 4 == 0 ? "##" : "") + std::string("piece") + std::to_string(i) + "\n";
+    write("vocab.txt", vocabulary);
+    files::IndexedTokensWriter writer(files::real_disk(), path("text"), files::Dtype::kUInt16);
+    for (int i = 0; i < 60; ++i) {
+      const auto token = static_cast<uint16_t>(5 + i % 35);
+      const std::vector<uint16_t> tokens(static_cast<size_t>(4 + i % 5), token);
+      writer.add(tokens.data(), static_cast<int64_t>(tokens.size()));
+      if (i % 3 == 2) writer.end_document();
+    }
+    writer.finish();
+  }
+  MegatronDataOptions data(MegatronDataKind kind) const {
+    return {.kind = kind,
+            .data_path = path("text"),
+            .splits_string = "8,1,1",
+            .micro_batch_size = 4,
+            .seq_length = 24,
+            .decoder_seq_length = kind == MegatronDataKind::kT5 ? 20 : 0,
+            .vocab_file = path("vocab.txt"),
+            .vocab_extra_ids = kind == MegatronDataKind::kT5 ? 8 : 0};
+  }
+  // The first and the last loss of some epochs.
+  template <class Net>
+  static std::pair<double, double> losses(const MegatronDataOptions& options, std::shared_ptr<Net> net,
+                                          const std::function<models::TrainStep(std::shared_ptr<Net>)>& step_of) {
+    // Threads of so small a model wait for each other, for a minute where other programs run.
+    const int threads = at::get_num_threads();
+    const auto restore = c10::make_scope_exit([threads] { at::set_num_threads(threads); });
+    at::set_num_threads(1);
+    const Accelerator accelerator(process::Process(), {.seed = 3, .tune_allocator = false});
+    torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(2e-2));
+    auto [model, optimizer, loaders] = accelerator.prepare(net, adamw, MegatronLmDummyDataLoader(options));
+    const auto step = step_of(net);
+    double first = 0, last = 0;
+    for (int epoch = 0; epoch < 6; ++epoch) {
+      last = 0;
+      int batches = 0;
+      for (auto& batch : *loaders.train) {
+        optimizer.zero_grad();
+        last += accelerator.forward_backward<models::TextBatch>(batch, step.loss, step.weight).template item<double>();
+        optimizer.step();
+        ++batches;
+      }
+      last /= batches;
+      if (epoch == 0) first = last;
+    }
+    return {first, last};
+  }
+};
+
+TEST_F(MegatronSentences, TrainBert) {
+  const models::BertConfig config{.vocab_size = 42,
+                                  .hidden_size = 16,
+                                  .num_hidden_layers = 1,
+                                  .num_attention_heads = 2,
+                                  .intermediate_size = 32,
+                                  .max_position_embeddings = 24,
+                                  .hidden_dropout_prob = 0,
+                                  .attention_probs_dropout_prob = 0};
+  torch::manual_seed(5);
+  const auto [first, last] = losses<models::BertForPreTrainingImpl>(
+      data(MegatronDataKind::kBert), std::make_shared<models::BertForPreTrainingImpl>(config), [](const auto& net) {
+        return models::bert_train_step([net](const models::BertBatch& part) {
+          EXPECT_TRUE(part.sentence_order.defined());
+          EXPECT_EQ(part.tokens.size(1), 24);
+          return net->forward(part.tokens, part.padding_mask, part.types);
+        });
+      });
+
+  EXPECT_LT(last, 0.8 * first);
+}
+
+TEST_F(MegatronSentences, TrainT5) {
+  const models::T5Config config{
+      .vocab_size = 50, .d_model = 16, .d_kv = 8, .d_ff = 32, .num_layers = 1, .num_heads = 2, .dropout_rate = 0};
+  torch::manual_seed(5);
+  const auto [first, last] = losses<models::T5Impl>(
+      data(MegatronDataKind::kT5), std::make_shared<models::T5Impl>(config), [](const auto& net) {
+        return models::t5_train_step([net](const models::T5Batch& part) {
+          EXPECT_TRUE(part.tokens_dec.slice(1, 0, 1).eq(40).all().template item<bool>()) << "[BOS], behind 40 pieces";
+          EXPECT_EQ(part.tokens_enc.size(1), 24);
+          return net->forward(part.tokens_enc, part.attention_mask, part.tokens_dec);
+        });
+      });
+
+  EXPECT_LT(last, 0.8 * first);
+}
+
+TEST_F(MegatronSentences, AreDealtOutAndSplitByDocuments) {
+  auto bert = data(MegatronDataKind::kBert);
+  const files::IndexedTokens tokens(path("text"));
+  data::BertSamples expected(tokens, {0, 16}, {.seq_length = 24, .pieces = data::WordPieces::read(path("vocab.txt"))});
+  run_ranks(2, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.tune_allocator = false});
+    auto loaders = accelerator.prepare(MegatronLmDummyDataLoader(bert));
+    auto samples = expected;
+    EXPECT_EQ(loaders.train->total_dataset_length(), expected.size());
+    size_t first = static_cast<size_t>(4 * process.rank());
+    int checked = 0;
+    for (auto& batch : *loaders.train) {
+      if (first + 4 > *expected.size()) break;
+      const auto wanted = samples.get_batch({first, first + 1, first + 2, first + 3});
+      for (const auto& [name, tensor] : wanted) EXPECT_TRUE(batch.at(name).equal(tensor)) << name;
+      first += 8;
+      ++checked;
+    }
+    EXPECT_GT(checked, 1);
+  });
+}
+
+TEST_F(MegatronSentences, TakeT5sLengthsFromThePlugin) {
+  auto options = data(MegatronDataKind::kT5);
+  options.seq_length = options.decoder_seq_length = 0;
+  const auto made = [&](const MegatronLmPlugin& plugin) {
+    return parallel::make_megatron_loaders(options, {.megatron_lm = plugin}, 1);
+  };
+  auto loaders = made({.encoder_seq_length = 22, .decoder_seq_length = 18});
+  const auto batch = *loaders.train->begin();
+
+  EXPECT_EQ(batch.at("input_ids").size(1), 22);
+  EXPECT_EQ(batch.at("labels").size(1), 18);
+  EXPECT_THAT([&] { made({.encoder_seq_length = 22}); },
+              ThrowsMessage<UsageError>(HasSubstr("for T5 without a length of the decoder")));
+}
+
+TEST_F(MegatronSentences, WithoutAVocabularyOrExtraIdsAreRefused) {
+  auto options = data(MegatronDataKind::kBert);
+  options.vocab_file = "";
+  EXPECT_THAT([&] { parallel::make_megatron_loaders(options, {}, 1); },
+              ThrowsMessage<UsageError>(HasSubstr("for BERT without a vocabulary")));
+  options = data(MegatronDataKind::kT5);
+  options.vocab_extra_ids = 0;
+  EXPECT_THAT([&] { parallel::make_megatron_loaders(options, {}, 1); },
+              ThrowsMessage<UsageError>(HasSubstr("without extra ids")));
 }
 
 }  // namespace

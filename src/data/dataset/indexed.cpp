@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
-#include <random>
 #include <utility>
 #include <vector>
 
+#include "data/dataset/numpy_random.h"
+#include "data/dataset/token_copies.h"
 #include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "hasten/core/number.h"
@@ -24,34 +24,6 @@ namespace hasten::data {
 namespace {
 
 const Origin kIndexed{"data"};
-
-// numpy's RandomState: its Mersenne Twister is the standard one, its bounded numbers are masked draws.
-class NumpyRandom {
- public:
-  explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
-
-  void shuffle(std::vector<int64_t>& values) {
-    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[below_or_at(i)]);
-  }
-
- private:
-  uint64_t below_or_at(uint64_t most) {
-    uint64_t mask = most;
-    for (const int shift : {1, 2, 4, 8, 16, 32}) mask |= mask >> shift;
-    const bool is_long = most > 0xffffffffULL;
-    uint64_t value = 0;
-    do {
-      value = is_long ? draw_long() : engine_();
-      value &= mask;
-    } while (value > most);
-    return value;
-  }
-  uint64_t draw_long() {
-    const uint64_t low = engine_();
-    return static_cast<uint64_t>(engine_()) << 32 | low;
-  }
-  std::mt19937 engine_;
-};
 
 std::vector<int64_t> numbers_from(int64_t begin, int64_t end) {
   std::vector<int64_t> all(static_cast<size_t>(end - begin));
@@ -66,32 +38,6 @@ std::vector<int64_t> shuffled_epochs(const SequenceRange& range, int64_t num_epo
   for (int64_t epoch = 0; epoch < num_epochs; ++epoch) all.insert(all.end(), one.begin(), one.end());
   random.shuffle(all);
   return all;
-}
-
-template <class T>
-void copy_integers(const char* from, int64_t count, int64_t* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    T value;
-    std::memcpy(&value, from + static_cast<size_t>(i) * sizeof(T), sizeof(T));
-    to[i] = static_cast<int64_t>(value);
-  }
-}
-
-void copy_tokens(files::Dtype dtype, const char* from, int64_t count, int64_t* to) {
-  switch (dtype) {
-    case files::Dtype::kUInt8:
-      return copy_integers<uint8_t>(from, count, to);
-    case files::Dtype::kInt8:
-      return copy_integers<int8_t>(from, count, to);
-    case files::Dtype::kInt16:
-      return copy_integers<int16_t>(from, count, to);
-    case files::Dtype::kUInt16:
-      return copy_integers<uint16_t>(from, count, to);
-    case files::Dtype::kInt32:
-      return copy_integers<int32_t>(from, count, to);
-    default:
-      return copy_integers<int64_t>(from, count, to);
-  }
 }
 
 }  // namespace
