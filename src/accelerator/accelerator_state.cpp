@@ -309,7 +309,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
                      "without data makes no "
                      "forward. Use stage 1 or 2, or give every rank as many batches (even_batches).");
   }
-  const auto scope = std::make_shared<parallel::Join>(layout.data(), layout.model());
+  const auto scope = std::make_shared<parallel::Join>(layout.data(), layout.model(), process().group());
   operations->set_join(scope);
   const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
   parallel::run_joined(*scope, fn, joined,

@@ -58,6 +58,7 @@ std::string ParallelReport::text() const {
                     padded(text(one.name, ' ', sizes_text(one.sizes)), parameter_width), "  ", here, '\n');
     }
   }
+  if (exchanges.empty() && modules.empty()) return words + "  no model was prepared yet\n";
   if (exchanges.empty()) return words + "  nothing is exchanged: no model and no sequence is divided\n";
   words += num_steps == 0 ? std::string("  exchanges so far, without a step:\n")
                           : text("  exchanges of the last of ", count_text(num_steps, "step"), ":\n");

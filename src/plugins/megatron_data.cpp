@@ -134,6 +134,9 @@ MegatronLoaders make_megatron_loaders(const MegatronDataOptions& data, const Acc
   const int64_t batch = data.micro_batch_size * std::max(options.parallel.microbatches, 1);
   const auto samples = samples_of(data, plugin, batch * data_ranks * options.gradient_accumulation_steps);
   const Source source{data, lengths, pieces_of(data), files::IndexedTokens(data.data_path)};
+  if (source.size() == 0) {
+    throw DataError(kMegatronData, data.data_path, "'", data.data_path, "' has no documents. Check how it was written.");
+  }
   const auto ranges = data::split_sequences(data.splits_string, source.size());
   MegatronLoaders loaders;
   const std::array parts = {&loaders.train, &loaders.valid, &loaders.test};

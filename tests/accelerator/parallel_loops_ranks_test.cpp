@@ -256,6 +256,23 @@ TEST(ParallelLoops, OfUnevenLengthRefuseAModelWhoseRanksPart) {
   EXPECT_THAT(words, Each(HasSubstr("the ranks of one model")));
 }
 
+// The other ranks of its model wait in an exchange of the next forward.
+TEST(ParallelLoops, OfUnevenLengthEndOnAllRanksWithTheExceptionOfOne) {
+  const auto nets = loop_nets(4);
+  const auto words = run_ranks_collecting(4, [&](process::Process& process) {
+    const Accelerator accelerator(process, {.parallel = {.dp_replicate = 2, .tp = 2}});
+    auto model = accelerator.prepare(nets[static_cast<size_t>(process.rank())]);
+    accelerator.join_uneven_inputs(model, [&] {
+      for (int step = 0; step < 3; ++step) {
+        if (process.rank() == 1 && step == 1) throw std::runtime_error("the words of one");
+        const auto ids = torch::ones({2, 8}, at::kLong);
+        accelerator.backward(language_loss(model(ids, at::Tensor(), nullptr), ids));
+      }
+    });
+  });
+  EXPECT_THAT(words, Each(HasSubstr("the words of one")));
+}
+
 TEST(ParallelLoops, OfUnevenLengthAreRefusedBesideSplitParameters) {
   const auto nets = loop_nets(4);
   const auto words = run_ranks_collecting(4, [&](process::Process& process) {

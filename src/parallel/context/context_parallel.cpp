@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "hasten/core/count_text.h"
 #include "hasten/core/error.h"
 #include "parallel/tensor/exchange.h"
 #include "parallel/tensor/handler.h"
@@ -32,9 +33,13 @@ ContextParallel::ContextParallel(comm::Group group, const ContextParallelOptions
 at::Tensor ContextParallel::cut(const at::Tensor& whole, int64_t dim) const {
   if (!axis_) return whole;
   const Origin origin{"context", axis_->part(), axis_->num_parts()};
+  if (!whole.defined()) {
+    throw UsageError(origin, "a tensor to cut along the sequence is undefined; expected one with values.");
+  }
   const int64_t place = dim < 0 ? dim + whole.dim() : dim;
   if (place < 0 || place >= whole.dim()) {
-    throw UsageError(origin, "dimension ", dim, " of a tensor of ", whole.dim(), "; expected one that is there.");
+    throw UsageError(origin, "dimension ", dim, " of a tensor of ", count_text(whole.dim(), "dimension"),
+                     "; expected one that is there.");
   }
   const int64_t size = whole.size(place);
   const bool zigzag = axis_->options().zigzag;

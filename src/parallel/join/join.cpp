@@ -186,6 +186,8 @@ std::optional<ActiveRanks> Join::shadow() {
 
 void Join::fail(const std::string& message) noexcept {
   if (ended_) return;
+  // Ranks of this one's model may wait in an exchange, which takes no message of a round.
+  if (model_.world_size() > 1) return everyone_.fail(message);
   try {
     hold_round({kLoop, kFailed + message});
   } catch (const std::exception&) {

@@ -22,6 +22,9 @@ namespace detail {
 template <class Batch, class Transform>
 auto transformed(Transform& transform, Batch batch) {
   if constexpr (kStacks<Transform>) {
+    static_assert(
+        requires { stack_samples(std::move(batch)); },
+        "data::map: torch's Stack behind a dataset whose batches are whole already. Leave it out");
     return stack_samples(std::move(batch));
   } else if constexpr (requires { transform.apply_batch(std::move(batch)); }) {
     return transform.apply_batch(std::move(batch));

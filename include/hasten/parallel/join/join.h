@@ -41,8 +41,10 @@ struct JoinOptions {
 class Join : public training::JoinScope {
  public:
   /// `group`: ranks with other batches. `model`: the ranks that hold parts of one model and have one batch, which leave
-  /// together. Each call goes over them first, so that ranks that part say so and none waits.
-  explicit Join(comm::Group group, comm::Group model = {}) : group_(std::move(group)), model_(std::move(model)) {}
+  /// together. Each call goes over them first, so that ranks that part say so and none waits. `everyone`: all of them,
+  /// whose connections an exception of such a rank closes.
+  explicit Join(comm::Group group, comm::Group model = {}, comm::Group everyone = {})
+      : group_(std::move(group)), model_(std::move(model)), everyone_(std::move(everyone)) {}
 
   /// Components shadow and finish in the order in which they were added. They must stay valid.
   void add(training::Joinable& component) { components_.push_back(&component); }
@@ -68,7 +70,7 @@ class Join : public training::JoinScope {
   training::Joinable* find(const std::string& name) const noexcept;
   JoinCall merge(const ActiveRanks& active, const JoinCall& call, int rank) const;
 
-  comm::Group group_, model_;
+  comm::Group group_, model_, everyone_;
   std::vector<training::Joinable*> components_;
   ActiveRanks last_ = {};
   /// The last round ended with an error on all ranks.
