@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerator/dealt_batches.h"
 #include "hasten/accelerator.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/parallel/layout/placement.h"
@@ -198,19 +198,7 @@ TEST(ParallelPairs, DispatchTheSameBatchesToRanksOfOneModel) {
                                   {.loader = {.dispatch_batches = true}, .parallel = {.dp_replicate = 2, .tp = 2}});
     auto loader = accelerator.prepare(data::loader<torch::data::samplers::SequentialSampler>(
         data::TensorDataset(at::arange(kSamples), at::arange(kSamples)), 2));
-    std::vector<int64_t> seen, own;
-    for (auto& batch : loader) {
-      for (int64_t i = 0; i < batch.data.numel(); ++i) own.push_back(batch.data[i].item<int64_t>());
-      const at::Tensor all = accelerator.gather_for_metrics(batch.data);
-      for (int64_t i = 0; i < all.numel(); ++i) seen.push_back(all[i].item<int64_t>());
-    }
-    std::sort(seen.begin(), seen.end());
-    ASSERT_EQ(seen.size(), static_cast<size_t>(kSamples));
-    for (int64_t i = 0; i < kSamples; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
-    const auto by_rank = accelerator.group().all_gather(torch::tensor(own));
-    EXPECT_TRUE(by_rank[0].equal(by_rank[1]));
-    EXPECT_TRUE(by_rank[2].equal(by_rank[3]));
-    EXPECT_FALSE(by_rank[0].equal(by_rank[2]));
+    testing::expect_dealt_to_two_models(accelerator, loader, kSamples);
   });
 }
 
